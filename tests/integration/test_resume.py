@@ -79,6 +79,8 @@ def test_kill_and_resume(small_run, medpfl, tmp_path, env):
     whole = small_run("fedap", "inprocess", rounds=6)
     assert figures(out) == figures(whole)
     assert_same_models(out, whole)
+    seconds = json.loads((out / "results.json").read_text())["seconds"]
+    assert seconds["total"] >= seconds["start"] + seconds["training"]  # of all rounds, those before the kill too
 
 
 @pytest.mark.slow

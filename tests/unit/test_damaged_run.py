@@ -11,7 +11,7 @@ from tiny import same
 
 from medpfl.core.errors import UserError
 from medpfl.engine.federation import Federation
-from medpfl.runs.folder import finished_before
+from medpfl.runs.folder import state_before
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,7 @@ def test_a_model_that_cannot_be_read_at_the_end_is_said(finished, tmp_path, capl
     """Permissions bind no root, so folders stand in for what may not be read."""
     shutil.copytree(finished[0], tmp_path / "run")
     (tmp_path / "run" / "report.html").unlink()
+    (tmp_path / "run" / "models" / "site-1.safetensors").unlink()
     for file in (tmp_path / "run" / "state" / "site-1").glob("*-00000*.safetensors"):
         file.unlink()
         file.mkdir()
@@ -75,6 +76,17 @@ def test_what_a_site_lacks_at_the_end_is_noted_and_what_is_damaged_left_out(fini
     assert "test.json is damaged" in caplog.text
     (note,) = [note for note in again["notes"] if note not in whole["notes"]]
     assert note.startswith("No model with its card and bundle in the folder of site-1:")
+
+
+def test_a_model_that_is_gone_of_a_finished_run_is_written_again_alone(finished, tmp_path):
+    out, whole = finished
+    shutil.copytree(out, tmp_path / "run")
+    models = tmp_path / "run" / "models"
+    (models / "site-2.safetensors").unlink()  # as where a folder of them was copied in part
+    (models / "site-1.safetensors").write_bytes(b"somebody's")
+    assert start(tmp_path / "run", small(alone="yes"), resume=True)["final"] == whole["final"]
+    assert same(load_file(models / "site-2.safetensors"), load_file(out / "models" / "site-2.safetensors"))
+    assert (models / "site-1.safetensors").read_bytes() == b"somebody's"
 
 
 def test_without_its_models_a_finished_run_keeps_its_results(finished, tmp_path, monkeypatch):
@@ -106,7 +118,7 @@ def test_overwriting_begins_anew_wherever_the_state_is_kept(finished, tmp_path):
     state = tmp_path / "run" / "state"
     state.rename(tmp_path / "scratch")
     state.symlink_to(tmp_path / "scratch")
-    assert finished_before(small(alone="yes"), tmp_path / "run", resume=False, overwrite=True) is None
+    assert state_before(small(alone="yes"), tmp_path / "run", resume=False, overwrite=True) is None
     assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
 
 

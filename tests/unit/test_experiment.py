@@ -15,7 +15,7 @@ from medpfl.core.statefile import read_state
 from medpfl.core.version import sha256_of
 from medpfl.data.kinds.npz.catalog import find
 from medpfl.runs import experiment
-from medpfl.runs.folder import finished_before
+from medpfl.runs.folder import state_before
 from medpfl.site.store import DiskStore
 from medpfl.tasks.further import NAMES as FURTHER
 
@@ -284,7 +284,7 @@ def test_what_a_run_has_made_is_not_taken_for_a_run_that_nobody_began(tmp_path, 
     for name in (".lock", "state/site-1/x", kept):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert finished_before(small("fedbn", rounds=1), tmp_path, resume=True, overwrite=False) is None
+    assert state_before(small("fedbn", rounds=1), tmp_path, resume=True, overwrite=False) is None
     assert (tmp_path / kept).exists() and (tmp_path / "state" / "site-1" / "x").exists()
 
 

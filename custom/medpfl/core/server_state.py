@@ -36,6 +36,7 @@ class ServerState:
         final: results on test data.
         pretrained: fingerprint of the model f that the user gave, under which sites took statistics.
         judged: how good f is, as results say it; None where there is none, or the server cannot tell.
+        seconds: that the run has taken till this step, as the engine counts them.
         code: of a run that was gone on with, by module of others' code the SHA-256 of its file, with commas between
             where it has changed since; empty for what it is now.
     """
@@ -56,4 +57,5 @@ class ServerState:
     final: Mapping[str, Any] | None = None
     pretrained: str | None = None
     judged: Mapping[str, Any] | None = None
+    seconds: float = 0.0
     code: Mapping[str, str] = field(default_factory=dict)

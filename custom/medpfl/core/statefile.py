@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -114,8 +115,7 @@ def read_state(path: Path, seal: Sealing | None = None) -> tuple[dict[str, Tenso
         if seal and seal.encrypted:
             tensors, metadata = _from_bytes(seal.decrypt(path.name, path.read_bytes()))
         else:
-            path.open("rb").close()  # of every file that cannot be opened safetensors says that there is none
-            with safe_open(path, "pt") as file:
+            with _opened(path) as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
                 metadata = file.metadata()
     except SafetensorError as error:
@@ -131,6 +131,27 @@ def read_state(path: Path, seal: Sealing | None = None) -> tuple[dict[str, Tenso
         except ValueError as error:
             raise TornFile(f"{path} is damaged or another's: {error}") from None
     return tensors, json.loads(text)
+
+
+def read_info(path: Path) -> dict:
+    """The JSON value alone of a file from :func:`write_state`; its tensors are not read, nor held against the checksum.
+
+    Raises:
+        TornFile: the file is truncated, or no such file.
+        OSError: as of :func:`read_state`.
+    """
+    try:
+        with _opened(path) as file:
+            return json.loads((file.metadata() or {}).get("info", ""))
+    except (SafetensorError, ValueError) as error:
+        raise TornFile(f"{path} is damaged: {error}") from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[safe_open]:
+    path.open("rb").close()  # of every file that cannot be opened safetensors says that there is none
+    with safe_open(path, "pt") as file:
+        yield file
 
 
 def _from_bytes(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:

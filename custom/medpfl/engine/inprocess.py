@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from medpfl.core.stopping import OF_SITES, ends_when
 from medpfl.core.threads import intra_op_threads
 from medpfl.engine.first_model import pick_device
 from medpfl.engine.progress import Progress, Watch, watch_nothing
-from medpfl.server.checkpoint import CHECKPOINT, checkpoint_exists, load_checkpoint, save_checkpoint
+from medpfl.server.checkpoint import CHECKPOINT, save_checkpoint
 from medpfl.server.rounds import Plan, advance, messages
 from medpfl.server.state import require_same_pretrained
 from medpfl.site.answer import Party, answer
@@ -37,10 +38,11 @@ def run_in_process(
     make_model: Callable[[], nn.Module],
     *,
     workers: int,
+    earlier: ServerState | None = None,
     checkpoint: Path | None = None,
-    resume: bool = False,
     watch: Watch = watch_nothing,
     after_step: Callable[[ServerState], None] = lambda _: None,
+    started: float | None = None,
 ) -> ServerState:
     """Runs a federation to its end.
 
@@ -49,19 +51,19 @@ def run_in_process(
         sites: every site by name.
         make_model: a fresh model on the device; called once a worker.
         workers: sites computed side by side, each with the threads that the configuration gives a site.
+        earlier: the state that a run is gone on from; by default it begins.
         checkpoint: folder of the server's checkpoint; None keeps none.
-        resume: go on from the checkpoint if there is one.
         watch: called with every answer.
         after_step: called with the state after every step, once it is in the checkpoint.
+        started: when the call began that the run is part of, by :func:`time.perf_counter`; by default now.
 
     Raises:
         QuorumNotMet: too few sites gave a usable answer; the checkpoint holds the state before.
-        UserError: the checkpoint is of another run, or f is another one.
+        UserError: f is another one than before.
     """
-    state = ServerState()
+    state = earlier or ServerState()
+    since = (time.perf_counter() if started is None else started) - state.seconds
     file = checkpoint / CHECKPOINT if checkpoint else None
-    if file and resume and checkpoint_exists(file):
-        state = load_checkpoint(file, plan.config)
     require_same_pretrained(plan, state)
     local, stop = threading.local(), threading.Event()
 
@@ -77,7 +79,7 @@ def run_in_process(
     with drawn_apart(pick_device(plan.config)), intra_op_threads(own_threads), _workers(workers, stop) as pool:
         rounds = Growing()
         while state.phase != "done":
-            started = time.perf_counter()
+            asked = time.perf_counter()
             outgoing = messages(plan, state)
             watch(Progress(state.phase, state.round, 0, len(outgoing)))
             pending = [pool.submit(work, name, message) for name, message in outgoing.items()]
@@ -85,7 +87,8 @@ def run_in_process(
             for future in as_completed(pending):
                 replies.append(future.result())
                 watch(Progress(state.phase, state.round, len(replies), len(outgoing)))
-            state = advance(plan, state, replies, time.perf_counter() - started)
+            now = time.perf_counter()
+            state = replace(advance(plan, state, replies, now - asked), seconds=time.perf_counter() - since)
             if file:
                 save_checkpoint(file, plan.config, state, durable=False, rounds=rounds)
             after_step(state)

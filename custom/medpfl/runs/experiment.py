@@ -36,12 +36,12 @@ from medpfl.runs.folder import (
     finished_before,
     require_one_wish,
     require_own_folder,
-    seconds_before,
+    state_before,
 )
 from medpfl.runs.forgetting import NOT_MEASURED, forgetting
 from medpfl.runs.new_test import NO_TEST, new_test
 from medpfl.runs.running_statistics import NOT_HELD_AGAINST, running_statistics
-from medpfl.server.checkpoint import as_recorded, checkpoint_exists, load_checkpoint
+from medpfl.server.checkpoint import as_recorded, load_checkpoint
 from medpfl.server.rounds import Plan
 from medpfl.site.book import Book
 from medpfl.site.delivery import CARD, DETAIL
@@ -101,13 +101,11 @@ def run_experiment(
         # What the file holds is part of what the run is: the folder has it, and not where the file was.
         begun = Federation.of(config) if config.init or overwrite else None
         looked_at = _looked_at(begun) if begun and overwrite else None  # before anything is thrown away
-        finished = finished_before(begun.config if begun else config, out, resume, overwrite)
-        if finished is not None:
+        earlier = state_before(begun.config if begun else config, out, resume, overwrite) or ServerState()
+        if earlier.phase == "done" and (finished := finished_before(config, out)) is not None:
             _require_same_data(config, finished, out)
-            _restored(config, finished, out)
+            _restored(config, finished, earlier, out)
             return _completed(config, finished, out, _wanted(config, together, forgotten))
-        if resume:
-            started -= seconds_before(out)
         federation = begun or Federation.of(config)
         described = looked_at or _looked_at(federation)
         for words in before_a_run(config.learned, described, config.select_by, mixes=config.mixes):
@@ -115,11 +113,12 @@ def run_experiment(
         if isinstance(federation.source, PartitionedImages):
             federation.source.partition.save(out / "partition.json")
         if env in ("sim", "poc"):
-            plan, state, start = _in_flare(env, config, federation, out, threads, watch, track)
+            plan, state, start = _in_flare(env, config, federation, earlier, out, threads, watch, track)
         else:
             workers = threads or os.cpu_count() or 1
-            plan, state, start = _in_process(federation, described, out, workers, resume, watch, started)
-        results = _results(plan, state, env, federation.source.describe(), started, start)
+            plan, state, start = _in_process(federation, described, earlier, out, workers, watch, started)
+        seconds = {"total": earlier.seconds + time.perf_counter() - started, "start": start}
+        results = build_results(plan, state, env=env, data=federation.source.describe(), seconds=seconds)
         _write_models(config, state, out)
         results["notes"] += _not_left(out / "state", state)
         if details := _details(out / "state", state):
@@ -217,9 +216,9 @@ def _with_further_tests(
 def _in_process(
     federation: Federation,
     described: dict[str, Any],
+    earlier: ServerState,
     out: Path,
     threads: int,
-    resume: bool,
     watch: Watch,
     started: float,
 ) -> tuple[Plan, ServerState, float]:
@@ -234,17 +233,21 @@ def _in_process(
     rounds = Growing()
 
     def write(state: ServerState) -> None:
-        write_results(out / RESULTS, _results(plan, state, "inprocess", described, started, start), rounds)
+        seconds = {"total": state.seconds, "start": start}
+        write_results(
+            out / RESULTS, build_results(plan, state, env="inprocess", data=described, seconds=seconds), rounds
+        )
 
     state = run_in_process(
         plan,
         sites,
         federation.model,
         workers=workers,
+        earlier=earlier,
         checkpoint=folder / "server",
-        resume=resume,
         watch=watch,
         after_step=write,
+        started=started,
     )
     return plan, state, start
 
@@ -263,6 +266,7 @@ def _in_flare(
     env: Env,
     config: RunConfig,
     federation: Federation,
+    earlier: ServerState,
     out: Path,
     threads: int | None,
     watch: Watch,
@@ -273,50 +277,47 @@ def _in_flare(
         raise UserError("--threads: in a POC every site is a process of its own; leave it out")
     if threads and threads > sites:
         raise UserError(f"--threads {threads}: there are only {sites} sites to run side by side")
-    checkpoint = checkpoint_in(out)
-    start = 0.0
-    if not checkpoint_exists(checkpoint) or load_checkpoint(checkpoint, federation.config).phase != "done":
+    state, start = earlier, 0.0
+    if earlier.phase != "done":
+        begun = time.perf_counter()
         # Only these engines need FLARE, whose import takes a second.
         if env == "poc":
             from medpfl.flare.launch.poc import run_in_poc
 
-            start = run_in_poc(config, out, watch=watch, track=track)
+            results = run_in_poc(config, out, watch=watch, track=track)
         else:
             from medpfl.flare.launch.simulator import simulate
 
-            start = simulate(config, out, threads=threads or sites, watch=watch, track=track)
-    state = load_checkpoint(checkpoint, federation.config)
+            results = simulate(config, out, threads=threads or sites, watch=watch, track=track)
+        state = load_checkpoint(checkpoint_in(out), federation.config)
+        at_work = state.seconds - earlier.seconds - results["seconds"]["start"]
+        start = time.perf_counter() - begun - at_work
     plan = Plan(
         federation.config, federation.split, federation.initial_shared, federation.channels, start=federation.start
     )
     return plan, state, start
 
 
-def _results(
-    plan: Plan, state: ServerState, env: Env, described: dict[str, Any], started: float, start: float
-) -> dict[str, Any]:
-    seconds = {"total": time.perf_counter() - started, "start": start}
-    return build_results(plan, state, env=env, data=described, seconds=seconds)
-
-
-def _restored(config: RunConfig, finished: Mapping[str, Any], out: Path) -> None:
+def _restored(config: RunConfig, finished: Mapping[str, Any], state: ServerState, out: Path) -> None:
     """What is gone of a finished run's files, but for its results and its page, is written again."""
     if not (out / "history.csv").exists():
         write_text(out / "history.csv", history_csv(finished))
-    if not (out / "models").exists():
-        _write_models(config, load_checkpoint(checkpoint_in(out), config), out)
+    _write_models(config, state, out)
 
 
 def _write_models(config: RunConfig, state: ServerState, out: Path) -> None:
-    """Every simulated site's own model, as it was selected, for whoever wants to look at it."""
+    """Every simulated site's own model, as it was selected, for whoever wants to look at it; if it is not there yet."""
     folder = out / "models"
     folder.mkdir(exist_ok=True)
     for name, metrics in (state.final or {}).items():
+        file = folder / f"{name}.safetensors"
+        if file.exists():
+            continue
         round_ = metrics["tested"]["selected"]
         model = final_state(DiskStore(out / "state" / name, durable=False), round_)
         if model is not None:
             info = {"model": config.model, "site": name, "round": round_}
-            write_state(folder / f"{name}.safetensors", model, durable=False, info=info)
+            write_state(file, model, durable=False, info=info)
 
 
 def _details(folder: Path, state: ServerState) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.lock import LOCK
+from medpfl.core.server_state import ServerState
 from medpfl.engine.inprocess import CHECKPOINT
 from medpfl.report.reading import load_results
 from medpfl.server.checkpoint import changed_code, checkpoint_exists, load_checkpoint
@@ -52,14 +53,6 @@ def _has_results(out: Path, *, finished: bool = False) -> bool:
     return True
 
 
-def seconds_before(out: Path) -> float:
-    """What a run that goes on has taken until the last step that its results have."""
-    try:
-        return (load_results(out, finished=False).get("seconds") or {}).get("total") or 0.0
-    except UserError:  # no results yet, or torn ones: they are written anew
-        return 0.0
-
-
 def checkpoint_in(out: Path) -> Path:
     """Where the server of a run on this machine keeps its state."""
     return out / "state" / "server" / CHECKPOINT
@@ -99,10 +92,8 @@ def clear_folder(out: Path) -> None:
             ) from None
 
 
-def finished_before(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> dict[str, Any] | None:
-    """The results if the experiment is already finished; otherwise makes the folder ready for a run.
-
-    The results have a note if others' code that they were made with has changed since.
+def state_before(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> ServerState | None:
+    """The state that a run is gone on from; None where it begins, for which the folder is made ready.
 
     Raises:
         UserError: it holds another run, or one that is not to be gone on with; or a finished run's state is gone, so
@@ -127,9 +118,20 @@ def finished_before(config: RunConfig, out: Path, resume: bool, overwrite: bool)
                 "the run made again, or choose another --out"
             )
         return None
-    state = load_checkpoint(checkpoint, config)
-    done = state.phase == "done" and (out / "report.html").exists() and results.exists() and not _is_torn(results)
-    if not done:
+    return load_checkpoint(checkpoint, config)
+
+
+def finished_before(config: RunConfig, out: Path) -> dict[str, Any] | None:
+    """The results of a run that has ended, if they are there as a whole, with its page.
+
+    They have a note if others' code that they were made with has changed since.
+
+    Args:
+        config: of the run.
+        out: its folder.
+    """
+    results = out / RESULTS
+    if not (out / "report.html").exists() or not results.exists() or _is_torn(results):
         return None
     found = load_results(out)
     changed = changed_code((found.get("environment") or {}).get("code") or {}, config)

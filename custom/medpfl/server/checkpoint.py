@@ -22,7 +22,7 @@ from medpfl.core.errors import TornFile, UserError
 from medpfl.core.growing import Growing
 from medpfl.core.messages import Failure
 from medpfl.core.server_state import ServerState
-from medpfl.core.statefile import read_state, write_state
+from medpfl.core.statefile import read_info, read_state, write_state
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,7 @@ def save_checkpoint(
         "final": state.final,
         "pretrained": state.pretrained,
         "judged": state.judged,
+        "seconds": state.seconds,
     }
     fresh = path.with_name(f"{path.stem}.next{path.suffix}")
     try:
@@ -103,6 +104,11 @@ def _previous(path: Path) -> Path:
 def _generations(path: Path) -> list[Path]:
     """The files to read, the last state first. A kill between the two moves of a save leaves the previous alone."""
     return [file for file in (path, _previous(path)) if file.exists()] or [path]
+
+
+def last_state(path: Path, config: RunConfig) -> ServerState | None:
+    """The same as :func:`load_checkpoint`, and None if there is no checkpoint."""
+    return load_checkpoint(path, config) if checkpoint_exists(path) else None
 
 
 def load_checkpoint(path: Path, config: RunConfig) -> ServerState:
@@ -167,6 +173,7 @@ def _load(path: Path, config: RunConfig) -> ServerState:
         final=info["final"],
         pretrained=info.get("pretrained"),
         judged=info.get("judged"),
+        seconds=info.get("seconds", 0.0),
         code={} if now | code == now else now | code,
     )
 
@@ -199,12 +206,13 @@ def checkpoint_config(path: Path) -> RunConfig:
     """The configuration of the run that a checkpoint is of.
 
     Raises:
-        UserError: the file and the one before are damaged, or they are of another version of this package.
+        UserError: the file and the one before are damaged, or they are of another version of this package. Of damage
+            to tensors :func:`load_checkpoint` tells.
     """
     torn: list[TornFile] = []
     for file in _generations(path):
         try:
-            return make_config(**read_state(file)[1]["config"])
+            return make_config(**read_info(file)["config"])
         except TornFile as error:
             torn.append(error)
         except UserError as error:
@@ -240,7 +248,7 @@ def as_recorded(path: Path, config: RunConfig) -> RunConfig:
     """The same run in the words in which it began, defaults given or not (:func:`in_the_words_of`)."""
     for file in _generations(path) if checkpoint_exists(path) else []:
         try:
-            return in_the_words_of(read_state(file)[1]["config"], config)
+            return in_the_words_of(read_info(file)["config"], config)
         except TornFile:
             continue
     return config

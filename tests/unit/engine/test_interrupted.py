@@ -10,7 +10,7 @@ from tiny import config, figures, no_space, plan_of, run, sites_of
 from medpfl.core.messages import Failure
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.server.checkpoint import CHECKPOINT
+from medpfl.server.checkpoint import CHECKPOINT, last_state
 from medpfl.site.store import DiskStore
 from medpfl.site.worker import Site
 
@@ -28,7 +28,8 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, stop):
 
     def go(after_step=lambda _: None):
         plan = plan_of(federation)
-        options = {"checkpoint": tmp_path, "resume": True, "after_step": after_step}
+        earlier = last_state(tmp_path / CHECKPOINT, run_config)
+        options = {"checkpoint": tmp_path, "earlier": earlier, "after_step": after_step}
         return run_in_process(plan, sites, federation.model, workers=1, **options)
 
     with pytest.raises(KeyboardInterrupt):
@@ -112,7 +113,8 @@ def test_a_torn_checkpoint_costs_two_steps_and_no_figure(tmp_path, stop):
 
     def go(watch=lambda _: None):
         plan = plan_of(federation)
-        return run_in_process(plan, sites, federation.model, workers=1, checkpoint=tmp_path, resume=True, watch=watch)
+        options = {"checkpoint": tmp_path, "earlier": last_state(file, run_config), "watch": watch}
+        return run_in_process(plan, sites, federation.model, workers=1, **options)
 
     if stop < 5:
         with pytest.raises(KeyboardInterrupt):

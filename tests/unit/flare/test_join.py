@@ -23,7 +23,7 @@ from medpfl.engine.newcomers import JOINED
 from medpfl.flare.transport.join_controller import JoinController
 from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.runs.join import Joining, checkpoint_to_join, join
-from medpfl.server.checkpoint import checkpoint_config
+from medpfl.server.checkpoint import CHECKPOINT, checkpoint_config, last_state
 from medpfl.server.newcomer import Welcome
 from medpfl.site.answer import answer
 
@@ -161,15 +161,9 @@ def test_a_run_does_not_go_on_with_another_f(tmp_path):
     finished(tmp_path, run_config, rounds=1)
     save_file({key: tensor + 1 for key, tensor in Net().state_dict().items()}, tmp_path / "f.safetensors")
     federation = Federation.of(run_config)
+    earlier = last_state(tmp_path / "state" / "server" / CHECKPOINT, run_config)
     with pytest.raises(UserError, match="restore the file"):
-        run_in_process(
-            federation.plan(),
-            sites_of(federation),
-            federation.model,
-            workers=1,
-            checkpoint=tmp_path / "state" / "server",
-            resume=True,
-        )
+        run_in_process(federation.plan(), sites_of(federation), federation.model, workers=1, earlier=earlier)
 
 
 def test_a_join_under_way_is_not_disturbed_and_no_other_name_is_advised(tmp_path):

@@ -10,6 +10,7 @@ from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.models import logits
+from medpfl.server.checkpoint import CHECKPOINT, last_state
 from medpfl.server.rounds import messages
 from medpfl.site.rival import ALONE, ALONE_OPTIMIZER
 from medpfl.site.store import OPTIMIZER, DiskStore
@@ -107,7 +108,8 @@ def test_a_killed_run_with_kept_states_goes_on_with_the_same_figures(tmp_path, m
             plan_of(federation), from_disk(), federation.model, workers=1, checkpoint=tmp_path, after_step=kill
         )
     sites = from_disk()
-    state = run_in_process(plan_of(federation), sites, federation.model, workers=1, checkpoint=tmp_path, resume=True)
+    earlier = last_state(tmp_path / CHECKPOINT, run_config)
+    state = run_in_process(plan_of(federation), sites, federation.model, workers=1, earlier=earlier)
 
     assert figures(state.history) == figures(whole.history)
     for name, site in sites.items():

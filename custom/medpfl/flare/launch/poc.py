@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
+from typing import Any
 
 import yaml
 from nvflare.tool.poc.poc_commands import gen_default_project_config, get_prod_dir, prepare_poc_provision
@@ -23,7 +24,7 @@ from medpfl.flare.admin.connected import connected_sites
 from medpfl.flare.admin.remote import System
 from medpfl.flare.job.recipes import PersonalizedRecipe, allow_package
 from medpfl.flare.launch.import_path import child_environment
-from medpfl.flare.launch.simulator import beside_the_run, require_no_space
+from medpfl.flare.launch.simulator import require_no_space
 from medpfl.flare.transport.trust import REHEARSAL
 
 _PATIENCE = 120.0
@@ -146,7 +147,7 @@ def _wait(system: System, processes: Mapping[Path, subprocess.Popen], sites: set
         )
 
 
-def run_in_poc(config: RunConfig, out: Path, *, watch: Watch, track: str | None) -> float:
+def run_in_poc(config: RunConfig, out: Path, *, watch: Watch, track: str | None) -> dict[str, Any]:
     """Runs a federation in a POC of its own; server and sites keep their state in ``out/state``.
 
     A checkpoint in that folder is gone on from.
@@ -158,18 +159,16 @@ def run_in_poc(config: RunConfig, out: Path, *, watch: Watch, track: str | None)
         track: see :class:`medpfl.flare.job.recipes.PersonalizedRecipe`.
 
     Returns:
-        Seconds beside the server's work on the run: processes, imports, joining, and their end.
+        The results as the server has them.
 
     Raises:
         UserError: the run ended early; the message says why.
     """
     out = require_no_space(out)
     recipe = PersonalizedRecipe(config, name=config.algorithm, experiment="state", state_dir=out, track=track)
-    started = time.perf_counter()
     watch(Progress("submitted", 0, note="starting server and sites"))
     with poc(out / "flare", config.site_names) as system:
-        results = system.complete(system.submit(recipe, config.site_names), out / "flare", watch, pause=0.5)
-    return beside_the_run(time.perf_counter() - started, results)
+        return system.complete(system.submit(recipe, config.site_names), out / "flare", watch, pause=0.5)
 
 
 def free_port() -> int:

@@ -8,8 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
@@ -98,7 +96,7 @@ class LoggedSimEnv(SimEnv):
             return 1
 
 
-def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch, track: str | None) -> float:
+def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch, track: str | None) -> dict[str, Any]:
     """Runs a federation in FLARE's simulator; server and sites keep their state in ``out/state``.
 
     A checkpoint in that folder is gone on from.
@@ -111,7 +109,7 @@ def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch, track:
         track: see :class:`medpfl.flare.job.recipes.PersonalizedRecipe`.
 
     Returns:
-        Seconds beside the server's work on the run: processes, imports, joining, and their end.
+        The results as the server has them.
 
     Raises:
         RunEnded: the message says why and where the log is.
@@ -120,9 +118,7 @@ def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch, track:
     recipe = PersonalizedRecipe(
         config, name=config.algorithm, experiment="state", state_dir=require_no_space(out), track=track
     )
-    started = time.perf_counter()
-    found = run_simulator(recipe, out, threads=threads, watch=watch)
-    return beside_the_run(time.perf_counter() - started, found)
+    return run_simulator(recipe, out, threads=threads, watch=watch)
 
 
 def _where_there_is_room(config: RunConfig, threads: int) -> RunConfig:
@@ -143,11 +139,6 @@ def _where_there_is_room(config: RunConfig, threads: int) -> RunConfig:
         free / 1024,
     )
     return config.model_copy(update={"device": "cpu"})
-
-
-def beside_the_run(elapsed: float, results: Mapping[str, Any]) -> float:
-    """Seconds, of those elapsed, in which the server did not work on the run; rounds before a resume were not then."""
-    return elapsed - (results["seconds"]["total"] - results["seconds"]["start"])
 
 
 def require_no_space(out: Path) -> Path:

@@ -35,7 +35,7 @@ from medpfl.flare.transport.payload import REASON, message_to_model, update_of
 from medpfl.flare.transport.state import require_owner, state_folder
 from medpfl.flare.transport.tracking import keep_in, new_values, publish, stay_offline
 from medpfl.flare.transport.trust import check_job, submitter
-from medpfl.server.checkpoint import CHECKPOINT, checkpoint_exists, load_checkpoint, save_checkpoint
+from medpfl.server.checkpoint import CHECKPOINT, last_state, save_checkpoint
 from medpfl.server.rounds import Plan, advance, messages
 from medpfl.server.state import require_same_pretrained
 from medpfl.server.updates import in_words
@@ -114,22 +114,21 @@ class PersonalizedController(BaseFedAvg):
         return self.abort_signal.triggered
 
     def _go_through(self, federation: Federation, file: Path, started: float) -> None:
-        state = ServerState()
-        if checkpoint_exists(file) and (earlier := load_checkpoint(file, federation.config)).phase != "done":
-            state = earlier
+        earlier = last_state(file, federation.config)
+        state = earlier if earlier and earlier.phase != "done" else ServerState()
         plan = federation.plan(stop=self._aborted)
         self._measures = federation.config.learned.everywhere
         require_same_pretrained(plan, state)
         self.num_rounds = plan.config.rounds
-        ready = time.perf_counter() - started
+        ready, since = time.perf_counter() - started, started - state.seconds
         data = federation.source.describe()
         self._track(ServerState(), state)  # the rounds of an earlier job, whose receivers wrote elsewhere
         tidy_up, rounds = RoundEnd(), Growing()
         while state.phase != "done" and not self._aborted():
-            before, state = state, self._step(plan, state)
+            before, state = state, replace(self._step(plan, state), seconds=time.perf_counter() - since)
             save_checkpoint(file, plan.config, state, durable=True, rounds=rounds)
             self._track(before, state)
-            seconds = {"total": time.perf_counter() - started, "start": ready}
+            seconds = {"total": state.seconds, "start": ready}
             results = build_results(plan, state, env="flare", data=data, seconds=seconds)
             write_results(Path(self.get_run_dir()) / "results.json", results, rounds)
             tidy_up()
