@@ -171,7 +171,8 @@ def test_a_run_of_which_only_damaged_states_are_left_says_so(medpfl, tmp_path):
     assert f"{tmp_path / 'run'}: there is no run yet to resume; it begins" in begun.stderr
     (model,) = (tmp_path / "run" / "state" / "site-1").glob("model-*.safetensors")
     model.write_bytes(model.read_bytes()[:100])
-    (tmp_path / "run" / "results.json").unlink()
+    for gone in ("results.json", "models/site-1.safetensors"):
+        (tmp_path / "run" / gone).unlink()
     done = medpfl(*arguments, "--resume", check=False)
     assert done.returncode == 2 and "no run yet" not in done.stderr
     assert "model-000001.safetensors is damaged" in done.stderr

@@ -9,6 +9,7 @@ from medpfl.core.parameters import StateError
 from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
+from medpfl.server.checkpoint import CHECKPOINT, last_state
 from medpfl.server.rounds import advance, messages
 
 METHODS = ("ditto", "apfl", "fedrep", "scaffold", "fedbabu", "fedcurv", "fedreg", "vhl", "fedvss", "fedyogi")
@@ -54,7 +55,8 @@ def test_a_run_that_was_killed_goes_on_with_the_same_figures(tmp_path, method):
 
     with pytest.raises(Killed):
         run_in_process(plan_of(federation), sites, federation.model, workers=1, checkpoint=tmp_path, after_step=kill)
-    state = run_in_process(plan_of(federation), sites, federation.model, workers=1, checkpoint=tmp_path, resume=True)
+    earlier = last_state(tmp_path / CHECKPOINT, run_config)
+    state = run_in_process(plan_of(federation), sites, federation.model, workers=1, earlier=earlier)
 
     assert figures(state.history) == figures(whole.history)
     assert state.final == whole.final
