@@ -91,7 +91,7 @@ METHODS = (
     "fedprox:prior=1", "lg-fedavg:prior=1", "fedbabu:prior=1", "fedap:pretrain_epochs=1,prior=1", "scaffold:prior=1",
     "fedrep:prior=1", "apfl:prior=1", "ditto:prior=1", "f-fedap:prior=1", "d-fedap:pretrain_epochs=1,prior=1",
     "fedbn:server_lr=1", "fedavgm",
-    "fedcurv", "vhl", "fedimpres",
+    "fedcurv", "vhl", "fedimpres", "fedimpres:prior=1",
     "fedbn:momentum=0.9,server_lr=1",
 )  # fmt: skip
 OF_VIT = ("fedavg", "vit-heads", "fedavg:server_lr=1")

@@ -138,6 +138,7 @@ TITLES = {
     "fedcurv": "FedCurv",
     "vhl": "VHL",
     "fedimpres": "FedImpres",
+    "fedimpres_prior=1": "FedImpres, prior",
     "fedavgm": "FedAvgM",
     "fedbn_server_lr=1": "FedBN, server momentum",
     "fedavg_server_lr=1": "FedAvg, server momentum",

@@ -206,10 +206,12 @@ def inversion(attacked: Attacked) -> Finding:
         words.append(f"{samples} samples: {_images(found)}, correlation {near:.2f}, of the mean image {base:.2f}")
         figures[str(samples)] = {**found.figures(), "correlation": near, "mean_image": base}
         worst, pairs = max(worst, found.recognisable - guess.recognisable), pairs + found.pairs
+    optimizer = attacked.known.config.all_settings["optimizer"]
+    unlike = "" if optimizer == "sgd" else f"; {optimizer}'s update was taken for one of SGD, which is a weaker attack"
     return Finding.of(
         "inversion",
         line,
-        tried="gradient matching on an honest first update, labels known",
+        tried=f"gradient matching on an honest first update, labels known{unlike}",
         came_back="; ".join(words),
         held=worst <= attacked.thresholds.images,
         limit=f"images recognisable beyond the mean image's <= {attacked.thresholds.images}",

@@ -144,10 +144,10 @@ def _bisect(
 ) -> float | None:
     """The batch norm's output for that bias below it."""
     low, high = 0.0, _RANGE
-    above = _accuracy(line, _state(known, probe, below, channel, bias, -1.0, classes))
+    above = _accuracy(line, known, _state(known, probe, below, channel, bias, -1.0, classes))
     for _ in range(_BITS):
         middle = (low + high) / 2
-        value = _accuracy(line, _state(known, probe, below, channel, bias, middle, classes))
+        value = _accuracy(line, known, _state(known, probe, below, channel, bias, middle, classes))
         if value is None or above is None:
             return None
         low, high = (middle, high) if value == above else (low, middle)
@@ -160,14 +160,14 @@ def _two_classes(line: Line, known: Known, probe: Probe) -> tuple[int, int] | No
     for label in range(known.classes):
         state = wire(known, probe, torch.zeros(known.classes))
         state[f"{probe.above[-1]}.bias"][label] = 1.0
-        if (value := _accuracy(line, state)) is None:
+        if (value := _accuracy(line, known, state)) is None:
             return None
         shares[label] = value
     high, low = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
     return (high, low) if shares[high] > shares[low] else None
 
 
-def _accuracy(line: Line, state: State) -> float | None:
-    update = line.ask(Message("validate", 1, state, {"best_round": 0}))
+def _accuracy(line: Line, known: Known, state: State) -> float | None:
+    update = line.ask(Message("validate", known.config.rounds, state, {"best_round": 0}))
     found: Any = update.metrics.get("validation") if update else None
     return found.get("accuracy") if isinstance(found, Mapping) else None

@@ -2,7 +2,8 @@
 
 Geiping, Bauermeister, Dröge, Moeller: Inverting gradients - how easy is it to break privacy in federated learning?
 NeurIPS 2020: minimise 1 - cos(update, update of the made images) + total variation, by Adam on the gradient's sign.
-The attacker is given the labels, and repeats the site's local steps in their order, which follows from the run's seed.
+The attacker is given the labels, and repeats the site's local steps in their order, which follows from the run's seed,
+as SGD makes them: of another optimizer's update it knows the network alone.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ def _local_training(
                 if gradient is None:
                     continue
                 step = momentum[name] = gradient + settings["momentum"] * momentum.get(name, 0)
+                if settings["nesterov"]:
+                    step = gradient + settings["momentum"] * step
                 now[name] = now[name] - settings["lr"] * step
             steps += 1
     return {name: now[name] - start[name] for name in names}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from medpfl.audit.probe import Probe, layer_input, wire
-from medpfl.audit.victim import Known, Line
+from medpfl.audit.victim import Known, Line, hello
 from medpfl.core.messages import Message
 from medpfl.core.parameters import State
 from medpfl.core.seeding import generator
@@ -54,6 +54,8 @@ def known_image(line: Line, known: Known, probe: Probe, images: Sequence[Tensor]
     said: list[Said] = []
     base: dict[int, float] = {}
     line.begin()
+    if line.ask(hello(known)) is None:
+        return [Said(None)] * len(images)
     for image in images:
         found = Said(False)
         for label in range(known.classes):

@@ -3,15 +3,27 @@
 import time
 
 import pytest
-from unguarded import FULLY_CONNECTED, Unguarded
+from unguarded import CPU, FULLY_CONNECTED, Unguarded
 
+from medpfl.audit import attempts
+from medpfl.audit.attacked import Attacked
 from medpfl.audit.chosen_f import chosen_f
 from medpfl.audit.constant_class import constant_class, share_errors
 from medpfl.audit.images import recovered
 from medpfl.audit.imprint import imprint
+from medpfl.audit.probe import make_probe
 from medpfl.audit.replay import replay
 from medpfl.audit.victim import Line, victims
-from medpfl.site.policy import HOSPITAL
+from medpfl.config.run import make_config
+from medpfl.engine.federation import Federation
+from medpfl.site.policy import HOSPITAL, AuditThresholds, SitePolicy
+
+ANYTHING = SitePolicy(repeats=10**6)
+"""Of a site that tells all measures and answers as often as it is asked: what is left is the run's contract."""
+BOLD = (
+    "contract: task 'train' before the hello: this site has no record of a hello in this run; if its state was "
+    "removed, begin a new experiment"
+)
 
 
 class Hospital(Unguarded):
@@ -68,3 +80,32 @@ def test_replays_are_answered_as_often_as_the_policy_says(rounds):
     for kind in kinds.values():
         assert kind.answered <= kind.allowed <= 1 + HOSPITAL.repeats, kind.what
     assert kinds["the measures of other weights"].answered == 1 + HOSPITAL.repeats  # it is really tried
+
+
+def permissive(algorithm: str = "fedavg", **fields) -> Attacked:
+    federation = Federation.of(make_config(algorithm=algorithm, device="cpu", sites=30, rounds=2, **fields))
+    data = federation.source.site("site-1", CPU)
+    return Attacked(federation, "site-1", data, ANYTHING, AuditThresholds(), 600.0)
+
+
+@pytest.mark.parametrize("attack", [attempts.constant_class, attempts.known_image])
+def test_what_only_a_policy_holds_fails_without_one(attack):
+    finding = attack(permissive(**FULLY_CONNECTED))
+    assert finding.verdict == "fails", finding
+    assert set(finding.refusals) <= {BOLD}, finding  # of a task of training without a greeting
+
+
+@pytest.mark.slow
+def test_personal_batch_norm_is_read_where_only_a_policy_would_hold_it():
+    attacked = permissive("fedbn")
+    attacked.probe = make_probe(attacked.known, 5)
+    finding = attempts.batch_norm(attacked)
+    assert (finding.verdict, len(finding.figures["errors"])) == ("fails", 4), finding
+
+
+@pytest.mark.parametrize("attack", [attempts.constant_class, attempts.known_image])
+def test_measures_are_not_refused_for_want_of_a_greeting(hospital, attack):
+    attacked = Attacked(hospital.federation, "site-1", hospital.data, HOSPITAL, AuditThresholds(), 600.0)
+    finding = attack(attacked)
+    assert finding.verdict == "passes"
+    assert not [words for words in finding.refusals if "before the hello" in words and words != BOLD], finding

@@ -15,7 +15,7 @@ from medpfl.audit import known_image as ki
 from medpfl.audit.constant_class import constant_class, share_errors
 from medpfl.audit.images import recovered
 from medpfl.audit.imprint import imprint
-from medpfl.audit.inversion import invert
+from medpfl.audit.inversion import _cosine, _local_training, invert
 from medpfl.audit.membership import membership
 from medpfl.audit.replay import replay
 from medpfl.audit.victim import Foothold, Line, Truth, honest_rounds, norm
@@ -74,7 +74,7 @@ def test_constant_classes_give_the_class_counts_of_all_parts(fully_connected):
     shares, way = constant_class(line, fully_connected.known)
     errors = share_errors(shares, fully_connected.truth.labels, 11)
     assert way == "at once"
-    assert line.asked == 33
+    assert line.asked == 34  # with the greeting
     assert max(errors.values()) < 1 / 63 / 2  # so that every count is exact
 
 
@@ -197,3 +197,17 @@ def test_few_samples_are_of_many_people():
     assert attempts._first(data, 6).labels["train"].tolist() == [0, 1, 2, 3, 5, 6]
     assert attempts._first(replace(data, persons={}), 3).labels["train"].tolist() == [0, 1, 2]
     assert few.samples("test") == 2
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": 1}])
+def test_inversion_repeats_the_sites_steps_of_sgd(settings):
+    victim = Unguarded.of(settings=settings, local_epochs=2, **FULLY_CONNECTED)
+    images, labels = (by["train"][:5] for by in (victim.data.images, victim.data.labels))
+    few = ImageTensors({**victim.data.images, "train": images}, {**victim.data.labels, "train": labels})
+    (exchange,) = honest_rounds(Line(victims(victim.federation, "site-1", few)), victim.known, 1)
+    (x, _) = next(iter(few.batches("train", 5)))
+    model = victim.known.model_of(exchange.sent).train()
+    names = sorted(victim.known.whole)
+    change = _local_training(victim.known, model, x, labels, names)
+    alike = _cosine(change, {name: exchange.change[name] for name in names}).detach()
+    assert float(alike) == pytest.approx(1, abs=1e-5)
