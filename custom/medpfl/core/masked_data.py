@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from medpfl.core.seeding import changes_of
-from medpfl.core.site_data import Batch, ImageTensors, Part, SiteData, batch_sizes, batches_of, scale
+from medpfl.core.site_data import Batch, ImageTensors, Part, SiteData, batch_sizes, batches_of, bits, scale
 
 Spacing = tuple[float, float, float]
 
@@ -104,8 +104,10 @@ class MaskedVolumes:
 
     @cached_property
     def _structures(self) -> list[Tensor]:
-        """Of each training volume the flat places of all voxels that are not background."""
-        return [mask.flatten().nonzero().flatten() for mask in self.masks["train"]]
+        """Of each training volume the flat places of voxels that are not background, in half of nonzero's memory."""
+        small = [torch.int32 if mask.numel() < 2**31 else torch.int64 for mask in self.masks["train"]]
+        masks = zip(self.masks["train"], small, strict=True)
+        return [mask.flatten().nonzero().flatten().to(dtype) for mask, dtype in masks]
 
     def samples(self, part: Part) -> int:
         """See :class:`SiteData`: volumes."""
@@ -144,7 +146,7 @@ class MaskedVolumes:
         places = self._structures[volume]
         if draw[0] < self.foreground and len(places):
             flat = places[torch.randint(len(places), (), generator=generator)]
-            centre = torch.stack(torch.unravel_index(flat, mask.shape)).cpu()
+            centre = torch.stack(torch.unravel_index(flat.long(), mask.shape)).cpu()
             starts = centre - torch.tensor(self.window) // 2
         else:
             starts = (draw[1:] * (torch.tensor(mask.shape) - torch.tensor(self.window) + 1).clamp(min=1)).long()
@@ -194,8 +196,8 @@ class MaskedVolumes:
         found = hashlib.blake2b(digest_size=16)
         for part in sorted(self.masks):
             for image, mask in zip(self.images[part], self.masks[part], strict=True):
-                bits = image.contiguous().view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[image.element_size()])
-                for tensor in (bits.sum(dtype=torch.int64), torch.tensor(mask.shape), mask):
+                total = bits(image.contiguous()).sum(dtype=torch.int64)
+                for tensor in (total, torch.tensor(mask.shape), mask):
                     found.update(tensor.cpu().contiguous().numpy().tobytes())
         return found.digest()
 

@@ -163,11 +163,8 @@ class ImageTensors:
         Sums are of the bits as whole numbers, so that another device or number of threads gives the same.
         """
         found = hashlib.blake2b(digest_size=16)
-        same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         for part in sorted(self.labels):
-            pixels = self.images[part]
-            pixels = pixels.view(same_size[pixels.element_size()]).flatten(1)
-            sums = pixels.sum(1, dtype=torch.int64)
+            sums = bits(self.images[part]).flatten(1).sum(1, dtype=torch.int64)
             for tensor in (self.labels[part], self.patients.get(part), sums):
                 if tensor is not None:
                     found.update(tensor.cpu().contiguous().numpy().tobytes())
@@ -366,6 +363,11 @@ def padded(images: Tensor, edge: int) -> Tensor:
     size = images.shape[-1]
     before = (edge - size) // 2
     return pad(images, (before, edge - size - before) * 2) if edge != size else images
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """A contiguous tensor as whole numbers of the same bits."""
+    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
 def scale(images: Tensor) -> Tensor:

@@ -122,6 +122,13 @@ def test_a_digest_tells_one_voxel():
     assert len({digest(), digest(image), digest(mask), digest(shape)}) == 4
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.uint8])
+def test_a_digest_takes_volumes_as_loaders_give_them(dtype):
+    data = volumes(SHAPES[2:])
+    other = MaskedVolumes({"train": [data.images["train"][0].to(dtype)]} | NONE, data.masks, WINDOW)
+    assert other.digest() == other.digest() != data.digest()
+
+
 def slices(**options) -> MaskedImages:
     """Three cases, of two slices, one and three; each slice is of one value, and its mask 1 where that is above 100."""
     images = torch.arange(6, dtype=torch.uint8).reshape(6, 1, 1, 1).expand(6, 1, 4, 5).contiguous() * 50

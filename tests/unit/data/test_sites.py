@@ -9,7 +9,7 @@ from masked import write_volumes
 
 from medpfl.config.run import make_config
 from medpfl.core.errors import NotInOnePlace, UserError
-from medpfl.core.masked_data import MaskedImages
+from medpfl.core.masked_data import MaskedImages, MaskedVolumes
 from medpfl.core.permitted_code import permit
 from medpfl.core.site_data import PARTS, ImageTensors, SiteLoaders
 from medpfl.data.kinds.function.own_data import OwnData
@@ -40,6 +40,11 @@ def test_a_function_that_returns_something_else_is_named():
         source.site("site-1", CPU)
 
 
+def volumes(data):
+    images = {part: list(x) for part, x in data.images.items()}
+    return MaskedVolumes(images, {part: [x[0].bool().byte() for x in of] for part, of in images.items()}, (1, 4, 4))
+
+
 def masked(data):
     return MaskedImages(data.images, {part: x[:, 0].to(torch.uint8) for part, x in data.images.items()})
 
@@ -68,11 +73,15 @@ def changed(site, seed, *, change):
             data.labels["test"] = data.labels["test"].float()
         case "two columns":
             data.labels["train"] = torch.zeros(len(data.images["train"]), 2, dtype=torch.int64)
-        case "no numbers":
+        case "no numbers" | "masks of no numbers":
+            found = masked(data) if change.startswith("masks") else data
             data.images["test"] = data.images["test"].float()
             data.images["test"][2, 0, 0, 0] = float("nan")
-        case "short":
+            return found
+        case "short" | "masks of short images" | "volumes of short images":
             data.images["train"] = data.images["train"].short()
+            made = {"masks": masked, "volumes": volumes}.get(change.partition(" ")[0])
+            return made(data) if made else data
         case "loaders":
             return loaders(site, seed)
         case "masks":
@@ -135,6 +144,9 @@ def test_what_ones_own_images_lack_is_said(change, words):
         ("", "ImageTensors has one label or several a case; segmentation takes MaskedImages or MaskedVolumes"),
         ("loaders", "SiteLoaders has one label or several a case; segmentation takes MaskedImages or MaskedVolumes"),
         ("no test masks", "site-1: MaskedImages has no test images and masks; no cases are empty"),
+        ("masks of short images", r"site-1: train: images are int16; uint8, 0 to 255, or floating point in"),
+        ("masks of no numbers", r"site-1: test: images have values that are no numbers \(NaN or infinite\)"),
+        ("volumes of short images", r"site-1: train: images are int16; uint8, 0 to 255, or floating point in"),
     ],
 )
 def test_one_label_an_image_is_no_mask(change, words):

@@ -154,9 +154,7 @@ def _fitted(site: str, data: ImageTensors, learned: Task) -> ImageTensors:
     for part in get_args(Part):
         _require_part(site, data, part, data.labels)
         where, images, own = f"{site}: {part}:", len(data.images[part]), data.labels[part]
-        if not (data.images[part].is_floating_point() or data.images[part].dtype == torch.uint8):
-            kind = str(data.images[part].dtype).removeprefix("torch.")
-            raise UserError(f"{where} images are {kind}; uint8, 0 to 255, or floating point in [-1, 1] is needed")
+        _require_pixels(where, data.images[part])
         if own.is_floating_point() and one_class:
             kind = str(own.dtype).removeprefix("torch.")
             raise UserError(f"{where} labels are {kind}; whole numbers, the classes, are needed")
@@ -167,8 +165,6 @@ def _fitted(site: str, data: ImageTensors, learned: Task) -> ImageTensors:
                 f"{where} labels are {list(own.shape)}, and {learned.name} has one class a case, ({images},); several "
                 "labels are --task multi-label, masks MaskedImages"
             )
-        if data.images[part].is_floating_point() and not bool(data.images[part].isfinite().all()):
-            raise UserError(f"{where} images have values that are no numbers (NaN or infinite)")
         for what, of in (("labels", own), ("patients", data.patients.get(part)), ("persons", data.persons.get(part))):
             if of is not None and len(of) != images:
                 raise UserError(f"{where} {len(of)} {what}, and {images} images; one each is needed")
@@ -180,6 +176,15 @@ def _fitted(site: str, data: ImageTensors, learned: Task) -> ImageTensors:
             if len(patients[part].unique()) > len(known.unique()):
                 persons.setdefault(part, known)
     return replace(data, labels=labels, patients=patients, persons=persons)
+
+
+def _require_pixels(where: str, images: Tensor) -> None:
+    """UserError unless they are as :func:`~medpfl.core.site_data.scale` takes them, and numbers."""
+    if not (images.is_floating_point() or images.dtype == torch.uint8):
+        kind = str(images.dtype).removeprefix("torch.")
+        raise UserError(f"{where} images are {kind}; uint8, 0 to 255, or floating point in [-1, 1] is needed")
+    if images.is_floating_point() and not bool(images.isfinite().all()):
+        raise UserError(f"{where} images have values that are no numbers (NaN or infinite)")
 
 
 def _require_part(site: str, data: Any, part: Part, labels: Mapping[Part, Any]) -> None:
@@ -197,6 +202,7 @@ def _require_fitting(site: str, data: MaskedImages | MaskedVolumes, masks: Mappi
             raise UserError(f"{where} {len(of)} masks, and {len(own)} images; one each is needed")
         for image, mask in [(own, of)] if isinstance(own, Tensor) else zip(own, of, strict=True):
             channel = 1 if isinstance(own, Tensor) else 0
+            _require_pixels(where, image)
             if mask.dtype != torch.uint8:
                 raise UserError(
                     f"{where} masks are {str(mask.dtype).removeprefix('torch.')}; uint8, the classes, is needed"
