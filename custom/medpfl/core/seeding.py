@@ -16,7 +16,8 @@ def derive_seed(seed: int, *purpose: str | int) -> int:
         purpose: what the random numbers are for; every distinct tuple gives an independent seed.
     """
     text = "\x1f".join([str(int(seed)), *map(str, purpose)])
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+    content = text.encode(errors="surrogateescape")  # a purpose may be a file's name, which need not be UTF-8
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big") >> 1
 
 
 def generator(seed: int, *purpose: str | int) -> torch.Generator:

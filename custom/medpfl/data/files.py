@@ -107,16 +107,33 @@ def walk(folder: Path, refuse: Callable[[OSError], None]) -> Iterator[Path]:
 
     Pipes, sockets and devices are no files: reading one would wait for ever.
     """
-    seen = set()
-    for where, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
-        real = os.path.realpath(where)
-        if real in seen:
-            folders.clear()
+    seen: set[str] = set()
+    waiting = [folder]
+    while waiting:
+        where = waiting.pop()
+        if (real := os.path.realpath(where)) in seen:
             continue
         seen.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        there = (Path(where, name) for name in sorted(names) if not name.startswith("."))
-        yield from (path for path in there if not is_special(path))
+        try:
+            with os.scandir(where) as listed:
+                entries = sorted((e for e in listed if not e.name.startswith(".")), key=lambda entry: entry.name)
+        except OSError as error:
+            refuse(error)
+            continue
+        # Of most entries the listing says what they are, without a look at each; of links the file system does.
+        folders = [entry.name for entry in entries if _is(entry.is_dir)]
+        waiting += [where / name for name in reversed(folders)]
+        for entry in entries:
+            if not _is(entry.is_dir) and (_is(entry.is_file) or not is_special(where / entry.name)):
+                yield where / entry.name
+
+
+def _is(asked: Callable[[], bool]) -> bool:
+    """What a listing's entry says of itself; False where the file system does not tell."""
+    try:
+        return asked()
+    except OSError:
+        return False
 
 
 def is_special(path: Path) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from medpfl.core.errors import UserError
 from medpfl.core.seeding import derive_seed
 from medpfl.core.site_data import PARTS, Part
+from medpfl.data.files import composed
 from medpfl.data.split import require_fractions, require_train_fraction
 
 _WITH_VALIDATION = ((0.4, 0.2, 0.4), (0.4, 0.3, 0.3), (0.34, 0.33, 0.33))
@@ -43,8 +44,8 @@ S = TypeVar("S", bound=Sample)
 
 
 def person(name: str) -> str:
-    """The same for names that differ in case or spaces alone."""
-    return "".join(name.casefold().split())
+    """The same for names that differ in case, spaces or how accents are written alone."""
+    return "".join(composed(name).casefold().split())
 
 
 def by_person(samples: Sequence[S]) -> dict[str, list[S]]:
@@ -78,7 +79,7 @@ def split_patients(
 ) -> dict[Part, list[S]]:
     """Divides by patient, so that no part knows another part's patients, and alike within each class.
 
-    Names that differ in case or spaces alone are one patient's, by the first of them.
+    Names that differ in case, spaces or how accents are written alone are one patient's, by the first of them.
 
     A patient's class is that of most of the samples, the higher one of as many. Within a class the parts' sizes are the
     fractions by largest remainder; what rounding gave or took is carried to the next class, so that the whole fits
@@ -201,8 +202,8 @@ def _in_two_parts(patient: str, samples: Sequence[Sample]) -> str:
             pair for pair in combinations(of_name.items(), 2) if pair[0][1] != pair[1][1]
         )
         return (
-            f"patient {first!r} is in {one} and {second!r} in {other}, and their names differ in case or spaces alone: "
-            "call one person the same, or two otherwise"
+            f"patient {first!r} is in {one} and {second!r} in {other}, and their names differ in case, spaces or how "
+            "accents are written alone: call one person the same, or two otherwise"
         )
     each = {sample.split: sample.id for sample in reversed(samples)}
     splits = sorted(each, key=str)

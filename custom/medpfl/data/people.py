@@ -44,8 +44,8 @@ def written_twice(centres: Mapping[str, Sequence[Sample]]) -> list[Finding]:
         if twice := [names for names in _spellings(samples) if names[1:]]:
             whose = some("patient", [repr(names[0]) for names in twice])
             message = (
-                f"{centre}: {whose} written {twice[0][1]!r} too: by names that differ in case or spaces alone they are "
-                "taken for one person, and stay in one part"
+                f"{centre}: {whose} written {twice[0][1]!r} too: by names that differ in case, spaces or how accents "
+                "are written alone they are taken for one person, and stay in one part"
             )
             found.append(Finding("warning", message))
     return found

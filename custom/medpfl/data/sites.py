@@ -11,7 +11,7 @@ from medpfl.algorithms import algorithm as method
 from medpfl.config.run import RunConfig
 from medpfl.config.settings import paths
 from medpfl.core.errors import UserError
-from medpfl.data.kinds.kind import CentreKind
+from medpfl.data.kinds.kind import CentreKind, Kind
 from medpfl.data.kinds.npz.catalog import SAMPLE
 from medpfl.data.kinds.npz.medmnist import known_set
 from medpfl.data.kinds.registry import absent, kind_of, meant
@@ -41,7 +41,7 @@ def open_source(config: RunConfig, own: Path | None = None) -> DataSource:
             return kind.source(config.model_copy(update={"partition": "natural"}))
         kind = kind_of(config.data, config.data_args)
     if kind.is_here(config.data):
-        task_for(config.data, config.data_args, config.task)
+        _task_for(kind, config.data, config.data_args, config.task)
     return kind.source(config)
 
 
@@ -60,7 +60,8 @@ def as_data_say(algorithm: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """
     data, data_args = fields.get("data") or SAMPLE, fields.get("data_args") or {}
     held_out, partition, model = fields.get("held_out") or 0, _whole(fields.get("partition")), fields.get("model")
-    kind, task = kind_of(data, data_args), task_for(data, data_args, fields.get("task"))
+    kind = kind_of(data, data_args)
+    task = _task_for(kind, data, data_args, fields.get("task"))
     if model is None and "model" not in method(algorithm).schedule:
         model = kind.network(data, data_args) or None
     if isinstance(kind, CentreKind):
@@ -75,7 +76,7 @@ def as_data_say(algorithm: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         partition = partition or "natural"
     sites = fields.get("sites")
     if sites is None and partition and not fields.get("names"):
-        sites = fixed_sites(data, partition, data_args, held_out)
+        sites = kind.fixed_sites(data, partition, data_args, held_out)
     settings = _with_whole_paths(fields.get("settings") or {})
     return {**fields, "task": task, "model": model, "partition": partition, "sites": sites, "settings": settings}
 
@@ -112,7 +113,10 @@ def task_for(data: str, data_args: Mapping[str, Any], asked: str | None) -> str 
     Raises:
         UserError: the data have other labels than the task that is asked for.
     """
-    kind = kind_of(data, data_args)
+    return _task_for(kind_of(data, data_args), data, data_args, asked)
+
+
+def _task_for(kind: Kind, data: str, data_args: Mapping[str, Any], asked: str | None) -> str | None:
     known, said = tasks(), kind.task(data, data_args)
     fits = not (asked and said and asked in known and known[asked].labels != known[said].labels)
     if not fits and known[asked].labels == "mask" and not (kind.is_here(data) or known_set(data)):

@@ -63,6 +63,9 @@ _KINDS = {
 }
 
 
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
 def start_weights(file: Path, model: nn.Module, x: Tensor | None) -> Start:
     """A file's weights as a network takes them.
 
@@ -82,7 +85,8 @@ def start_weights(file: Path, model: nn.Module, x: Tensor | None) -> Start:
     file = _in_folder(file)
     found = _read(file)
     own, layers = model.state_dict(), weighted_layers(model, x) or [[]]
-    channels, classes = (_sizes(layer, own, found, dim) for layer, dim in ((layers[0], 1), (layers[-1], 0)))
+    channels = _sizes(layers[0], own, found, 1)
+    classes = _sizes(layers[-1], own, found, 1 if _is_transposed(model, layers[-1]) else 0)
     state = {name: tensor.detach().cpu().clone() for name, tensor in own.items()}
     kinds: dict[str, list[str]] = {kind: [] for kind in ("loaded", *_KINDS)}
     kinds["unused"] = [name for name in found if name not in own]
@@ -118,6 +122,11 @@ def start_weights(file: Path, model: nn.Module, x: Tensor | None) -> Start:
     report = {"file": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
     counted = {kind: {"count": len(names), "names": sorted(names)[:_MOST_NAMES]} for kind, names in kinds.items()}
     return Start(state, report | counted)
+
+
+def _is_transposed(model: nn.Module, layer: Iterable[str]) -> bool:
+    """Whether entries are of a transposed convolution, whose weights have its outputs in their second dimension."""
+    return any(isinstance(model.get_submodule(name.rpartition(".")[0]), _TRANSPOSED) for name in layer)
 
 
 def _sizes(layer: list[str], own: Mapping[str, Tensor], found: Mapping[str, Tensor], dim: int) -> tuple[int, int]:

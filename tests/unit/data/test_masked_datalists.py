@@ -74,6 +74,10 @@ def test_files_called_alike_in_a_datalist_are_of_several_patients(home):
             {"training": [{"image": "a.nii", "label": "b.nii"}, {"image": "c.png", "label": "d.png"}]},
             "some images are NIfTI",
         ),
+        (
+            {"training": [{"image": "a.nii", "label": "b.nii"}], "labels": {"0": "background", "1": "lesion #2"}},
+            r"list\.json: labels\[1\]: 'lesion #2' has '#'",
+        ),
         ({"training": [{"image": "a.nii", "label": "b.nii"}]}, r"fold=3: .* has no entry of that fold"),
         (
             {"training": [{"image": "a.nii", "label": "b.nii"}], "Test": [{"image": "c.nii", "label": "d.nii"}]},

@@ -2,6 +2,7 @@
 
 import gzip
 
+import nibabel
 import numpy as np
 import pytest
 import torch
@@ -183,6 +184,13 @@ def test_a_mask_may_have_its_axes_in_another_order_and_direction(home, order, fl
     assert torch.equal(plain.masks["train"][0], other.masks["train"][0]) and plain.masks["train"][0].any()
 
 
+def without_place(file, values):
+    """As no program should write it: all of a row of voxels lie at one place."""
+    image = nibabel.Nifti1Image(values, None)
+    image.header.set_sform(np.diag([0, 1, 3, 1.0]), code=1)
+    nibabel.save(image, file)
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -224,6 +232,10 @@ def test_a_mask_may_have_its_axes_in_another_order_and_direction(home, order, fl
         (
             lambda f: save_nifti(f / "image.nii.gz", np.full((20, 24, 10), 7, np.float32)),
             r"image\.nii\.gz: every voxel has the value 7",
+        ),
+        (
+            lambda f: without_place(f / "image.nii.gz", np.ones((20, 24, 10, 2), np.float32)),
+            r"image\.nii\.gz: its affine matrix gives the voxels no place in space",
         ),
         (lambda f: flip_a_bit(f / "image.nii.gz"), r"image\.nii\.gz: cut short or damaged: CRC check failed"),
         (lambda f: flip_a_bit(f / "mask.nii.gz"), r"mask\.nii\.gz: cut short or damaged: CRC check failed"),
@@ -328,3 +340,14 @@ def test_slices_are_the_same_however_many_are_made_square_at_once(fit, mask, mon
         found.append(transforms.SquareSlicesd(["x"], 8, fit, mask)({"x": (volume > 0).float() if mask else volume}))
     assert found[0]["x"].shape == (9, 2, 8, 8)
     assert all(torch.equal(found[0]["x"], other["x"]) for other in found)
+
+
+def test_percentiles_are_of_values_in_any_unit(home):
+    """An apparent diffusion coefficient is 0.001 mm^2/s and 1e-9 m^2/s."""
+    values, mask = volume(1, (12, 12, 12))
+    images = [
+        one(home / str(n), (values * unit).astype(np.float32), mask, normalise="percentile").images["train"][0]
+        for n, unit in enumerate((1.0, 1e-9))
+    ]
+    assert torch.allclose(images[0].float(), images[1].float(), atol=2e-3)
+    assert images[0].std() > 0.1

@@ -97,7 +97,9 @@ def test_one_person_under_two_spellings_is_not_in_two_parts(name):
             _scans([0, 1, 0]), ("p000", name, "p002"), ("train", "test", "test"), strict=True
         )
     ]
-    with pytest.raises(UserError, match="their names differ in case or spaces alone: call one person the same"):
+    with pytest.raises(
+        UserError, match="their names differ in case, spaces or how accents are written alone: call one person the same"
+    ):
         split_patients(scans, HALF, 1.0, 0, "c")
     together = [replace(scan, split="test") for scan in scans]
     assert len(split_patients(together, HALF, 1.0, 0, "c")["test"]) == 3

@@ -52,6 +52,10 @@ def test_one_person_is_at_one_site(number, seed):
     assert sum(map(len, found)) == len(set().union(*found)) == number
 
 
+def test_accents_written_in_two_ways_make_no_other_person(home):
+    assert len(by_person([OfPatient("M\u00fcller", "1"), OfPatient("Mu\u0308ller", "2")])) == 1
+
+
 def test_names_that_differ_otherwise_are_two_persons():
     assert len(by_person([OfPatient("P1", "1"), OfPatient("P01", "2"), OfPatient("p1 ", "3")])) == 2
 
@@ -65,8 +69,8 @@ def test_what_is_told_of_them():
     (told,) = people({"north": twice(3), "south": [OfPatient("q", "1")]})
     assert (told.level, told.message) == (
         "warning",
-        "north: patient ' p 0' (and 2 more like it) is written 'P0' too: by names that differ in case or spaces alone "
-        "they are taken for one person, and stay in one part",
+        "north: patient ' p 0' (and 2 more like it) is written 'P0' too: by names that differ in case, spaces or how "
+        "accents are written alone they are taken for one person, and stay in one part",
     )
     (told,) = people({"north": [OfPatient("P1", "1")], "south": [OfPatient("p1", "2")]})
     assert (told.level, told.message) == ("warning", "patient P1 is in north and in south: is it the same person?")

@@ -287,3 +287,9 @@ def test_an_audit_says_that_it_has_no_attack_on_series(home):
     job = config(write_series(home / "mine.npz", **SITES), sites=2, **SMALL)
     with pytest.raises(UserError, match="time series, and the attacks here look for images: none can be tried"):
         open_audit(job, None, None, OPEN, AuditThresholds(), 60.0)
+
+
+@pytest.mark.parametrize("unit", [1e-15, 1e-12, 1e9, 1e25])
+def test_windows_are_normalised_in_whatever_units_a_sensor_has(unit):
+    window = torch.tensor([[1.0, 3.0, 5.0, 7.0], [2.0, 2.0, 2.0, 2.0]])
+    assert torch.allclose(as_input(window * unit, "window", ()), as_input(window, "window", ()), atol=1e-5)

@@ -183,3 +183,15 @@ def test_of_one_segmentation_network_for_another_number_of_structures(tmp_path):
     # The transposed convolution before the output, with its norm, makes as many channels as there are classes.
     names = {name.rpartition(".")[0] for name in start.report["classes"]["names"]}
     assert names == {"model.2.0.conv", "model.2.0.adn.N", "model.2.1.conv.unit0.conv"}
+
+
+def test_outputs_of_a_transposed_convolution_are_in_its_second_dimension(tmp_path):
+    def network(classes):
+        return torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ConvTranspose2d(4, classes, 3))
+
+    start = start_weights(saved(tmp_path, network(5)), network(3), torch.zeros(1, 1, 8, 8))
+    assert start.report["classes"]["names"] == ["1.bias", "1.weight"]
+    assert start.report["loaded"]["count"] == 2
+    with pytest.raises(UserError, match=r"0\.weight has shape"):
+        wider = torch.nn.Sequential(torch.nn.Conv2d(1, 6, 3), torch.nn.ConvTranspose2d(6, 3, 3))
+        start_weights(tmp_path / "weights.safetensors", wider, torch.zeros(1, 1, 8, 8))

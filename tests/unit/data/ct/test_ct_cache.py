@@ -2,6 +2,7 @@ import gzip
 import os
 import stat
 import time
+from pathlib import Path
 
 import monai
 import numpy as np
@@ -53,6 +54,16 @@ def test_a_volume_is_decoded_once(tmp_path, scans, decodes):
     assert [found.look for found in first] == [found.look for found in second]
     slices = first[0].slices
     assert slices.shape == (8, 1, 16, 16) and slices.dtype == torch.float16 and type(slices) is torch.Tensor
+
+
+def test_another_path_to_the_same_files_is_not_decoded_anew(tmp_path, scans, decodes, monkeypatch):
+    load_scans(scans, SMALL, tmp_path / "cache")
+    (tmp_path / "link").symlink_to(tmp_path / "MISTER-SECRET")
+    monkeypatch.chdir(tmp_path)
+    for path in ("link", "MISTER-SECRET"):
+        again = read_centre(open_manifest(Path(path)), "MISTER-SECRET")
+        assert len(load_scans(again, SMALL, tmp_path / "cache")) == 2
+    assert len(decodes) == 2
 
 
 def test_what_a_kill_left_half_written_goes_after_a_day(tmp_path, scans):

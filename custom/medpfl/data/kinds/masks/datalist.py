@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medpfl.core.errors import UserError
+from medpfl.core.plain import plain_problem
 from medpfl.core.site_data import Part
 from medpfl.data.files import composed, is_nifti
 from medpfl.data.kinds.folders.patient_pattern import patient_in
@@ -96,7 +97,7 @@ def read_datalist(path: Path, reading: Reading) -> Layout:
         name=path.stem if path.name not in NAMES else path.parent.resolve().name,
         form="volumes" if all(volumes) else "pictures",
         centres={name: tuple(centres[name]) for name in sorted(centres)},
-        classes=_classes(content.get("labels")),
+        classes=_classes(path, content.get("labels")),
         unlabelled=unlabelled,
     )
 
@@ -151,9 +152,13 @@ def _said(entry: Mapping[str, Any], key: str) -> str:
     return "" if value is None else composed(str(value).strip())
 
 
-def _classes(labels: Any) -> tuple[str, ...]:
-    """Of the Decathlon's ``{"0": "background", "1": "tumour"}``."""
+def _classes(path: Path, labels: Any) -> tuple[str, ...]:
+    """Of the Decathlon's ``{"0": "background", "1": "tumour"}``; UserError for names that no bundle can have."""
     if not isinstance(labels, dict) or len(labels) < 2:
         return ()
     names = [labels.get(str(number)) for number in range(len(labels))]
-    return tuple(names) if all(isinstance(name, str) for name in names) else ()
+    if not all(isinstance(name, str) for name in names):
+        return ()
+    if problem := plain_problem(names, "labels"):
+        raise UserError(f"{path}: {problem}")
+    return tuple(names)

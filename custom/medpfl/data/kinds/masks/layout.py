@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.data.files import files_below, is_nifti, unread_pictures
+from medpfl.data.files import composed, files_below, is_nifti, unread_pictures
 from medpfl.data.kinds.folders.patient_pattern import patient_in
 from medpfl.data.kinds.folders.table import tables
 from medpfl.data.kinds.masks.datalist import NAMES, is_datalist, read_datalist
@@ -149,6 +149,7 @@ def _pair(root: Path, found: Found, reading: Reading, own: bool) -> Pair:
         patient = inner[0]
     else:
         patient = called if not found.name else ident
+    patient = composed(patient)
     case = "/".join(inner) if inner else patient if reading.patient else ident
     if is_nifti(found.image):
         case = ident

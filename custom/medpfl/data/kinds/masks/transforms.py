@@ -178,7 +178,7 @@ def looks_like_ct(volume: Tensor) -> bool:
 def _by_percentiles(channel: Tensor) -> Tensor:
     inside = channel[channel != 0].numpy()
     low, high = np.percentile(inside, (1, 99)) if len(inside) else (0.0, 1.0)
-    return ((channel - low) / max(high - low, 1e-6) * 2 - 1).clamp(-1, 1)
+    return ((channel - low) / (high - low or 1.0) * 2 - 1).clamp(-1, 1)
 
 
 _PADDED_TOGETHER = 1 << 24

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import nibabel
 import numpy as np
 import torch
-from nibabel.filebasedimages import ImageFileError
 from nibabel.orientations import inv_ornt_aff, io_orientation
-from nibabel.spatialimages import HeaderDataError
 from torch import Tensor
 
 from medpfl.core.errors import UserError, first_line
@@ -88,10 +84,7 @@ def read_head(pair: Pair) -> Head:
     """
     volumes = []
     for file in (pair.image, pair.mask):
-        if file == pair.image and (several := _one_channel(file)):
-            volumes.append((several, ()))
-            continue
-        volume = read_volume(file)
+        volume = read_volume(file, several=file == pair.image)
         if wrong := next((p for p in volume.problems if p.level == "error"), None):
             raise UserError(wrong.message)
         volumes.append((volume.shape, volume.problems))
@@ -180,17 +173,6 @@ def _run(item: dict, reading: Reading) -> dict:
 
 def _plain(tensor: Tensor) -> Tensor:
     return (tensor.as_tensor() if hasattr(tensor, "as_tensor") else tensor).contiguous()
-
-
-def _one_channel(file: Path) -> tuple[int, ...] | None:
-    """The shape of one channel of an image that has several; None of others, and of what cannot be read."""
-    try:
-        shape = tuple(map(int, nibabel.load(file).shape))
-    except (ImageFileError, HeaderDataError, OSError, EOFError, zlib.error, ValueError):
-        return None  # read_volume says why
-    if len(shape) == 5 and shape[3] == 1:
-        shape = (*shape[:3], shape[4])
-    return shape[:3] if len(shape) == 4 and shape[3] > 1 else None
 
 
 def _differ(edges: np.ndarray, others: np.ndarray) -> bool:

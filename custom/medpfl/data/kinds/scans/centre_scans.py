@@ -69,7 +69,7 @@ def _stamp(manifest: Manifest, name: str) -> str:
         for path in files_below(folder):
             # A dangling link must not end it; reading the series says what is wrong.
             state = path.stat() if path.exists() else path.lstat()
-            stamp.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+            stamp.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode(errors="surrogateescape"))
     if table.is_file():
         stamp.update(table.read_bytes())
     return stamp.hexdigest()

@@ -51,8 +51,13 @@ def _is_dicom(path: Path) -> bool:
         return False
 
 
-def read_volume(path: Path) -> Volume:
-    """Reads a file's header; never raises for a file that is wrong."""
+def read_volume(path: Path, *, several: bool = False) -> Volume:
+    """Reads a file's header; never raises for a file that is wrong.
+
+    Args:
+        path: the file.
+        several: whether it may have several channels, along the fourth or the fifth axis; the shape is one channel's.
+    """
     try:
         image = nibabel.load(path)
         if not isinstance(image, Nifti1Image):  # a Nifti2Image is one
@@ -71,6 +76,8 @@ def read_volume(path: Path) -> Volume:
             return _wrong(path, "is a DICOM file, one slice: give the folder of its series")
         return _wrong(path, f"cannot be read as NIfTI: {first_line(error)}")
     if len(shape) > 3 and set(shape[3:]) == {1}:
+        shape = shape[:3]
+    if several and len(shape) in (4, 5) and set(shape[3:-1]) <= {1}:
         shape = shape[:3]
     if wrong := _no_volume(number, shape, affine, unit, spacing):
         return replace(_wrong(path, wrong), spacing=spacing, shape=shape)

@@ -66,7 +66,8 @@ class ScanCache:
             decoded = self._decoded(scan)
             return {"slices": decoded.slices}, asdict(decoded.look)
 
-        key = key_of(scan.files, _VERSION, torch.__version__, monai.__version__, scan.kind, self._how.model_dump_json())
+        files = [file.resolve() for file in scan.files]  # a check and a run may be given another path to them
+        key = key_of(files, _VERSION, torch.__version__, monai.__version__, scan.kind, self._how.model_dump_json())
         tensors, info = kept(self._folder, key, made)
         return Decoded(tensors["slices"], Look.read(info))
 

@@ -65,6 +65,8 @@ def as_input(values: Tensor, normalise: str, divide: tuple[float, ...]) -> Tenso
         return values
     # The mean of equal numbers is not always that number; taken from the first of them it is.
     values = values - values[..., :1]
+    # By a power of two, which rounds nothing, near 1: in whatever units a sensor gives them, squares are numbers.
+    values = torch.ldexp(values, -torch.frexp(values.abs().amax(-1, keepdim=True)).exponent)
     centred = values - values.mean(-1, keepdim=True)
     spread = centred.square().mean(-1, keepdim=True).sqrt()
-    return torch.where(spread > 1e-8, centred / spread.clamp_min(1e-8), torch.zeros_like(centred))
+    return centred / torch.where(spread > 0, spread, 1)
