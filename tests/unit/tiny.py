@@ -39,6 +39,17 @@ class Net(nn.Module):
         return self.fc2(self.dropout(torch.relu(self.norm(self.fc1(x.flatten(1))))))
 
 
+class Half(Net):
+    """In a type that numpy does not know."""
+
+    def __init__(self, num_classes: int = 3) -> None:
+        super().__init__(num_classes)
+        self.to(torch.bfloat16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(torch.bfloat16)).float()
+
+
 class Wide(nn.Module):
     """Its second layer is not the first that images meet, and has rows enough to copy each other."""
 

@@ -50,6 +50,20 @@ class Message:
         return tuple(sorted(counted)) if all(type(n) is int and n > 0 for n in counted) else None
 
     @property
+    def best_round(self) -> int:
+        """The best round so far, as the server has it; 0 where it says none."""
+        return self._said_round("best_round", 0)
+
+    @property
+    def selected_round(self) -> int:
+        """The round whose models are tested as the selected one; its own where it says none."""
+        return self._said_round("selected_round", self.round)
+
+    def _said_round(self, name: str, otherwise: int) -> int:
+        said = self.info.get(name)
+        return said if type(said) is int and 0 <= said <= self.round else otherwise
+
+    @property
     def counted(self) -> int | None:
         """The last of them, 0 for none."""
         return None if self.counted_rounds is None else max(self.counted_rounds, default=0)

@@ -16,7 +16,7 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int |
     Args:
         path: the file.
         content: all of it.
-        durable: wait for the disk.
+        durable: wait for the disk, which then has the file's name too.
         mode: who may read and write it, from the first moment on; by default as the process makes files.
 
     Raises:
@@ -36,6 +36,8 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int |
                     file.flush()
                     os.fsync(file.fileno())
             os.replace(temporary, path)
+            if durable:
+                _flush(path.parent)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -49,6 +51,25 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, text.encode(), durable=False)
     return Path(path)
+
+
+def flush_folder(folder: Path) -> None:
+    """Waits until all that is in a folder, and its name, are on the disk. Raises OSError."""
+    for place in sorted(folder.rglob("*"), reverse=True):
+        _flush(place)
+    _flush(folder)
+    _flush(folder.parent)
+
+
+def _flush(place: Path) -> None:
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that does not know it of folders
+            raise
+    finally:
+        os.close(handle)
 
 
 @contextmanager

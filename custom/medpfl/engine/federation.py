@@ -202,7 +202,7 @@ class Federation:
             store=store,
             rival=rival,
             channels=self.channels,
-            delivery=self.delivery(store.folder) if isinstance(store, DiskStore) else None,
+            delivery=self.delivery(store.folder, durable=store.durable) if isinstance(store, DiskStore) else None,
             selects=policy.measures == "none" or not self.config.mixes,
             secret=secret,
             chance=chance,
@@ -239,7 +239,7 @@ class Federation:
             config=contract.config,
             policy=policy,
             start={} if joining else self.initial_shared,
-            first=self._drawn() if self.start else self.initial_shared,
+            first=self._drawn() if self.start or self.config.mixer.under_model else self.initial_shared,
             check_shared=self.split.check_shared,
             begins=dict(self.start.state) if self.start else {},
             received=party.received if here else lambda round_, model: None,
@@ -297,7 +297,7 @@ class Federation:
             channels=self.channels,
             data=data,
             input_format=input_format(source),
-            delivery=self.delivery(folder, source),
+            delivery=self.delivery(folder, source, durable=not here),
             here=here,
             secret=secret,
         )
@@ -306,7 +306,7 @@ class Federation:
         """See :func:`~medpfl.data.source.input_format`: of the run's data."""
         return input_format(self.source)
 
-    def delivery(self, folder: Path, source: DataSource | None = None) -> Delivery:
+    def delivery(self, folder: Path, source: DataSource | None = None, *, durable: bool = False) -> Delivery:
         """What leaves a site's models in a folder of its own; ``source`` where its data do not come from the run's."""
         config = self.config
         arguments = {"name": config.model, **self.source.model_arguments(), "model_args": config.model_args}
@@ -315,4 +315,4 @@ class Federation:
             arguments["code"] = own  # the bundle permits it to whoever runs the bundle
         if config.adapters:
             arguments["adapters"] = config.adapters
-        return Delivery(folder, config, {**arguments, "pooling": config.pooling}, inputs)
+        return Delivery(folder, config, {**arguments, "pooling": config.pooling}, inputs, durable)

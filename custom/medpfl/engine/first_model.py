@@ -75,9 +75,25 @@ def first_model(config: RunConfig, source: DataSource, start: Start | None, limi
         raise UserError(f"--personal {config.resolved_personal}{frozen} leaves nothing to share for {config.model}")
     if odd := next((name for name in split.shared_names if "/" in name), None):
         raise UserError(f"{config.model}: an entry called {odd!r} cannot travel; give its module a name without /")
+    state = model.state_dict()
+    if odd := next((name for name in split.shared_names if not _is_known_to_numpy(state[name].dtype)), None):
+        kind = str(state[odd].dtype).removeprefix("torch.")
+        raise UserError(
+            f"{config.model}: {odd} is {kind}, which cannot travel; give it in float32, and --set precision=bf16 "
+            "computes in bfloat16"
+        )
     if shape:
         meet(config, model, split, blank(config, shape, number=2))
     return First(config, model, split, start)
+
+
+def _is_known_to_numpy(dtype: torch.dtype) -> bool:
+    """Whether it has the type, as FLARE's messages do."""
+    try:
+        torch.empty(0, dtype=dtype).numpy()
+    except TypeError:
+        return False
+    return True
 
 
 def _load(model: nn.Module, start: Start) -> None:

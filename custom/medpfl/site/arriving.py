@@ -38,7 +38,8 @@ class Arriving:
             server's choice, and so no measure of it.
         check_shared: raises StateError unless tensors are exactly the shared state.
         begins: the start weights, with whichever message they come; empty where the run began at random.
-        received: the shared part that was received before a round, from the site's store; None if it is not kept.
+        received: the shared part that was received for a round or a later one, from the site's store, with its round;
+            None if none is kept.
         first_step: how far one round of training leads from the first model, for a site that comes late.
     """
 
@@ -48,7 +49,7 @@ class Arriving:
     first: State
     check_shared: Callable[[State], None]
     begins: State = field(default_factory=dict)
-    received: Callable[[int, nn.Module], State | None] = lambda round_, model: None
+    received: Callable[[int, nn.Module], tuple[int, State] | None] = lambda round_, model: None
     first_step: Callable[[nn.Module], float] = lambda model: 0.0
 
     def require_place(self, record: Record, message: Message, model: nn.Module, asks: Callable[[], None]) -> None:
@@ -58,7 +59,8 @@ class Arriving:
             record: of what was answered.
             message: what came.
             model: of the run's architecture.
-            asks: called before the site's data are asked, where no update has left to compare with.
+            asks: called before the site's data are asked, where no update has left to compare with, and before a
+                refusal.
 
         Raises:
             StateError: neither.
@@ -71,10 +73,8 @@ class Arriving:
                     raise StateError(words.OTHER_START(name))
         elif self.policy.largest_jump:
             last, origin = record.trained, self.start
-            if last > 1 and (kept := self.received(last, model)) is not None:
-                origin = kept
-            elif last > 1:
-                last = 0  # all the way from the start, whose length is known
+            if last > 1:  # where nothing is kept, all the way from the start, whose length is known
+                last, origin = self.received(last, model) or (0, self.start)
             self._require_near(distance(origin, message.shared), abs(where - last), record, model, asks)
 
     def require_steps(
@@ -134,6 +134,7 @@ class Arriving:
         limit = self.policy.largest_jump * sqrt(min(max(1, rounds), _ROUNDS))
         if times <= limit:
             return
+        asks()  # what is refused here tells how far it is, and counts as a question
         if not record.step:  # of an update that has not left nothing is told
             raise StateError(words.FAR_AT_FIRST(limit))
         raise StateError(words.TOO_FAR(f"{times:.1f}" if times < 1e5 else "99999", limit))

@@ -191,7 +191,9 @@ def place(config: RunConfig, message: Message) -> int:
     """
     rounds = config.rounds
     match message.task:
-        case "prepare" | "statistics":
+        case "prepare" if message.round == 0:
+            return 0
+        case "statistics":
             return 0
         case "join":
             return 1

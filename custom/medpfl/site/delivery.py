@@ -23,7 +23,7 @@ from medpfl.core.parameters import State
 from medpfl.core.plain import require_json
 from medpfl.core.site_data import SiteData
 from medpfl.core.statefile import fingerprint, write_state
-from medpfl.core.whole_file import write_bytes
+from medpfl.core.whole_file import flush_folder, write_bytes
 from medpfl.data.inputs import Inputs
 from medpfl.models.blend import is_blend
 from medpfl.site.hooks import WrongForm, calling
@@ -57,12 +57,14 @@ class Delivery:
         config: the run.
         model: arguments of :func:`medpfl.models.build_model`.
         inputs: how a file becomes the network's input; without it there is no bundle.
+        durable: wait for the disk before the models that were there are given up.
     """
 
     folder: Path
     config: RunConfig
     model: Mapping[str, Any]
     inputs: Inputs | None
+    durable: bool = False
 
     def said(self, data: SiteData) -> dict[str, Any]:
         """What the run's mechanisms say of their model at the site, for the record of :meth:`write`."""
@@ -142,9 +144,11 @@ class Delivery:
                 _write(new / VERDICT, page(card, detail))
             if self.inputs and card["bundle"]:
                 _write_bundle(new / BUNDLE, new / WEIGHTS, card, self.inputs)
+            if self.durable:
+                flush_folder(new)
             if archive and (self.folder / which).exists() and not self._holds(which, card):
                 self._archive(which)
-            _replace(new, self.folder / which)
+            _replace(new, self.folder / which, self.durable)
         finally:
             shutil.rmtree(new, ignore_errors=True)
 
@@ -237,7 +241,7 @@ def _write_bundle(folder: Path, weights: Path, card: Mapping[str, Any], inputs: 
         shutil.copyfile(weights, folder / "models" / WEIGHTS)
 
 
-def _replace(new: Path, place: Path) -> None:
+def _replace(new: Path, place: Path, durable: bool) -> None:
     """Moves a folder into its place; the one that was there is back if that fails."""
     old = _old(new)
     shutil.rmtree(old, ignore_errors=True)
@@ -249,6 +253,8 @@ def _replace(new: Path, place: Path) -> None:
         if old.exists():
             old.rename(place)
         raise
+    if durable:
+        flush_folder(place)
     shutil.rmtree(old, ignore_errors=True)
 
 

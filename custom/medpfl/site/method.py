@@ -138,6 +138,11 @@ class Method:
         return partial(_watched, minimised, self._terms) if self._terms else minimised
 
     @property
+    def own_beside(self) -> int:
+        """How many kinds of samples made of the site's own go with each batch."""
+        return sum(beside.own for part in self._parts.values() for beside in part.beside)
+
+    @property
     def _terms(self) -> list[CheckedTerm]:
         of_parts = (term for part in self._parts.values() for term in (part.term, *(b.term for b in part.beside)))
         return [term for term in of_parts if isinstance(term, CheckedTerm)]

@@ -37,10 +37,11 @@ class Resting:
         data: what is trained on.
         order: says of which samples the batch is that is trained on.
         epochs: in how many each sample is met.
+        beside: how many samples that are made of it go with each, in the order of the batch and right behind it.
     """
 
-    def __init__(self, data: SiteData, order: Order, epochs: int):
-        self._order = order
+    def __init__(self, data: SiteData, order: Order, epochs: int, beside: int = 0):
+        self._order, self._each = order, 1 + beside
         self._epochs = epochs if isinstance(data, SiteLoaders) else 1  # a loader's samples are others in every epoch
         owners = data.owners("train")
         self._owners = None if owners is None else owners.cpu().unique(return_inverse=True)[1]
@@ -114,7 +115,8 @@ class Resting:
     def _add(self, name: str, whose: Tensor, gradient: Tensor, came: Tensor, dtype: torch.dtype) -> None:
         if dtype is torch.float16:  # of a step that overflows nothing is taken
             gradient = torch.where(gradient.isfinite().all(), gradient, torch.zeros_like(gradient))
-        # others' samples may go with the site's own, which are the first
+        # Others' samples may go with the site's own, which are the first.
+        whose = whose.repeat(self._each)[: len(gradient)]
         self._sizes.setdefault(name, []).append((whose, gradient[: len(whose)], came[: len(whose)]))
 
     @staticmethod

@@ -7,7 +7,7 @@ differ by as many as must stand behind an update anyway. And of as many differen
 part follows by solving for it (Dinur, Nissim: Revealing information while preserving privacy, PODS 2003): of the
 patients of all sets together there are as many as must stand behind an update for each set, of more sets than two.
 Two runs may also read the same patients' images otherwise, few of them alone; so what is read is compared too, whatever
-the data are called.
+the data are called, and of readings that differ for some patients alone there are as many at most.
 
 What is kept are keyed hashes of the patients' names and images, sealed; nobody without the site's key can test a name
 or an image against it.
@@ -36,6 +36,11 @@ OTHER_IMAGES = Reason(
 MANY_SETS = Reason(
     "the data have served {number} different sets of training patients, and of one more, updates together would tell "
     "of few; the same ones as an earlier run's (least_patients)"
+)
+
+MANY_READINGS = Reason(
+    "the images have been read in {number} ways that differ for some patients alone, and of one more, updates together "
+    "would tell of few; read as in an earlier run (least_patients)"
 )
 
 FILE, LOCK = "training-sets.json", "training-sets.lock"
@@ -88,10 +93,14 @@ class TrainingSets:
             if any(0 < len(chosen ^ one) < least for one in earlier):
                 return OTHER_PATIENTS(least)
             before = [set(one["images"]) for sets in known.values() for one in sets if images and one["images"]]
-            if any(0 < len(images ^ one) < least for one in before):
+            # A patient whose images are read otherwise has another hash in each of both sets.
+            if any(0 < max(len(images - one), len(one - images)) < least for one in before):
                 return OTHER_IMAGES(least)
             if chosen in earlier and (images in before or not images):
                 return ""
+            alike = {frozenset(one) for one in before if images & one and images != one}
+            if images not in before and len(alike) >= max(_SETS, len(images.union(*alike)) // least):
+                return MANY_READINGS(len(alike))
             sets = len({frozenset(one) for one in earlier})
             if chosen not in earlier and sets >= max(_SETS, len(chosen.union(*earlier)) // least):
                 return MANY_SETS(sets)

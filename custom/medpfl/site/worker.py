@@ -136,7 +136,7 @@ class Site:
         metrics = {"samples": {part: self.data.samples(part) for part in PARTS}}
         metrics["selecting"] = self._seen
         asked = requested(self.config, self.upward("prepare"), message.asked)
-        return self._method(message, model, 0, "statistics", 0).sent(asked), metrics
+        return self._method(message, model, 0, ("statistics", 0), 0).sent(asked), metrics
 
     def _require_outputs(self, model: nn.Module) -> None:
         """Before the first step in this process, whoever asks for it."""
@@ -168,8 +168,16 @@ class Site:
         """The channels in which something may leave with the answer to a task, with their mechanisms."""
         return [(c.name, part) for c, part in self.channels.items() if c.to_server and task in c.tasks]
 
-    def _method(self, message: Message, model: nn.Module, when: int | str, noise: str, last: int) -> Method:
-        """The run's mechanisms, through one task: each with the state that it left in round ``last``, or before."""
+    def _method(self, message: Message, model: nn.Module, when: int | str, noise: tuple[str, int], last: int) -> Method:
+        """The run's mechanisms, through one task: each with the state that it left in round ``last``, or before.
+
+        Args:
+            message: the task.
+            model: with the values that it begins with.
+            when: see :class:`~medpfl.algorithms.mechanism.LocalRound`.
+            noise: of what, and of which round: the same answer has the same noise.
+            last: see above.
+        """
         counted = last if message.counted is None else min(last, message.counted)
         return Method.of(
             self,
@@ -178,11 +186,11 @@ class Site:
             when,
             kept=lambda name: self._kept(name, last)[1],
             kept_counted=lambda name: self._kept(name, counted)[1],
-            noise=lambda: noise_source(self.config, self.name, noise, message.round, self.secret),
+            noise=lambda: noise_source(self.config, self.name, *noise, self.secret),
         )
 
     def _at_the_end(self, message: Message, model: nn.Module) -> Method:
-        return self._method(message, model, "end", "update", message.round)
+        return self._method(message, model, "end", ("update", message.round), message.round)
 
     @cached_property
     def _digest(self) -> Tensor | None:
@@ -197,11 +205,12 @@ class Site:
             self.rival.train(model, round_)
         metrics = self.load(message, model, round_ - 1)
         metrics |= self._validated(message, model, round_ - 1)
-        method = self._method(message, model, round_, "update", round_ - 1)
+        method = self._method(message, model, round_, ("update", round_), round_ - 1)
         method.begin()
         order = self.chance.order(self.name, round_, "shuffle")
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
-        resting = Resting(self.data, order, config.local_epochs) if self.least > SHARE else None
+        watches = self.least > SHARE
+        resting = Resting(self.data, order, config.local_epochs, method.own_beside) if watches else None
         with resting.watched(model, self.split.shared_names) if resting else nullcontext():
             metrics["train_loss"] = method.train(model, self.passes or self.data, config.local_epochs, order)
         if resting:
@@ -243,7 +252,7 @@ class Site:
 
     def _test(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         require_same_data(self.name, self.store, self._digest)
-        selected = message.info["selected_round"]
+        selected = message.selected_round
         if self.selects:
             selected = self._own_best()[0] or message.round
         finishing = Finishing(self.name, self.store, self.rival, self._at_the_end)
@@ -300,7 +309,7 @@ class Site:
         """
         if round_ == 0:
             return {"validation": None}
-        received = self._method(message, model, round_, "update", round_).use(model)
+        received = self._method(message, model, round_, ("update", message.round), round_).use(model)
         if received is not None:
             self.store.put(RECEIVED, round_, received)
             self.store.keep(RECEIVED, (round_,))
@@ -320,7 +329,7 @@ class Site:
     def _best(self, message: Message, told: Mapping[str, Any], round_: int) -> int:
         """The best round so far: the server's, or the site's own where it selects by itself."""
         if not self.selects:
-            return message.info.get("best_round", 0)
+            return message.best_round
         best, score = self._own_best()
         value = self.config.learned.score(told, self._own_measure)
         if value is None or (best and value <= score):
@@ -333,14 +342,20 @@ class Site:
         state = usable(self.store, BEST, 0, self.name)
         return (0, 0.0) if state is None else (int(state["round"]), float(state["score"]))
 
-    def received(self, round_: int, model: nn.Module) -> State | None:
-        """The shared part that the site was sent for a round, from its store; None if that is not kept."""
-        if (state := usable(self.store, RECEIVED, round_ - 1, self.name)) is None:
-            state = usable(self.store, MODEL, round_ - 1, self.name)
-        if state is None:
-            return None
-        model.load_state_dict(state)
-        return {name: tensor.cpu() for name, tensor in self.split.shared_state(model).items()}
+    def received(self, round_: int, model: nn.Module) -> tuple[int, State] | None:
+        """The first that is kept of the shared parts that the site was sent for a round or later ones, with its round.
+
+        None if none is kept. Where the site uses another model than came, that one is never looked at: how far
+        something is from it may leave. A round that failed in training has what came for it in the place of what came
+        before.
+        """
+        own = any(type(part).in_use is not Mechanism.in_use for part in self.config.parts)
+        kind = RECEIVED if own else MODEL
+        for number in self.store.rounds(kind):
+            if number >= round_ - 1 and (state := usable(self.store, kind, number, self.name)) is not None:
+                model.load_state_dict(state)
+                return number + 1, {name: tensor.cpu() for name, tensor in self.split.shared_state(model).items()}
+        return None
 
     def first_step(self, start: State, model: nn.Module) -> float:
         """How far one round of training leads from the first model: Euclidean distance over all that is shared.

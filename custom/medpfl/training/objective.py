@@ -24,7 +24,8 @@ def objective_of(model: nn.Module, parts: Sequence[Part], loss: Loss, of_others:
     """
     terms = [part.term for part in parts if part.term]
     forward = next((part.forward for part in parts if part.forward), partial(_logits, model))
-    beside = [each for part in parts for each in part.beside]
+    # Those made of the site's own samples come next to these: who watches a pass finds them there.
+    beside = sorted((each for part in parts for each in part.beside), key=lambda each: not each.own)
     return partial(_minimised, forward, terms, beside, loss, of_others or loss)
 
 

@@ -27,7 +27,8 @@ class Beside:
         weight: of their mean loss.
         term: is added to what is minimised; called after the pass with the site's own labels, the samples', and which
             rows of the pass the samples are, the site's own being the first.
-        own: their labels are the site's own, in its own shares; the loss of its own samples is theirs, too.
+        own: each is made of one of the site's own, in their order, with its label; the loss of its own samples is
+            theirs, too.
     """
 
     made: Callable[[Tensor, Tensor], Batch]

@@ -14,6 +14,7 @@ from medpfl.engine.federation import Federation
 from medpfl.site.answer import answer
 from medpfl.site.arriving import Arriving
 from medpfl.site.contract import Record
+from medpfl.site.method import Method
 from medpfl.site.policy import SitePolicy
 from medpfl.site.store import MemoryStore
 
@@ -39,7 +40,7 @@ def at(length, round_=6):
 
 
 def test_a_round_leads_so_far_from_what_came_in_the_last():
-    kept, record = {"w": torch.tensor([5.0, 0.0, 0.0, 0.0])}, Record("c", trained=5, step=1.0)
+    kept, record = (5, {"w": torch.tensor([5.0, 0.0, 0.0, 0.0])}), Record("c", trained=5, step=1.0)
     arriving(kept).require_place(record, at(6.9), None, lambda: None)
     with pytest.raises(StateError, match=r"^contract: what came is 5\.0 times as far .* 2 times is the limit"):
         arriving(kept).require_place(record, at(0.0), None, lambda: None)
@@ -59,7 +60,7 @@ def test_where_that_is_not_kept_the_rounds_before_lead_so_far_from_the_first_mod
 
 def test_a_server_that_leaves_a_site_out_for_long_leads_no_further():
     """Of a contract of many rounds the last may be asked after the first."""
-    record, long = Record("c", trained=1, step=1.0), replace(arriving(START), config=config(rounds=1_000_000))
+    record, long = Record("c", trained=1, step=1.0), replace(arriving((1, START)), config=config(rounds=1_000_000))
     long.require_place(record, at(7.9, round_=1_000_000), None, lambda: None)
     with pytest.raises(StateError, match="8 times is the limit"):
         long.require_place(record, at(8.1, round_=1_000_000), None, lambda: None)
@@ -131,3 +132,57 @@ def test_other_weights_are_taken():
     federation, site, model = begun(SitePolicy(copied_rows=0.1))
     assert not isinstance(answer(site, Message("train", 1, federation.initial_shared), model), Failure)
     assert not isinstance(answer(site, Message("train", 2, dict(Wide().state_dict())), model), Failure)
+
+
+def test_what_is_refused_for_its_distance_counts_as_a_question():
+    """It tells how far it is from what the site has."""
+    asked, kept = [], (5, {"w": torch.zeros(4)})
+    arriving(kept).require_place(Record("c", trained=5, step=1.0), at(1.9), None, lambda: asked.append(1))
+    assert not asked
+    with pytest.raises(StateError, match="2 times is the limit"):
+        arriving(kept).require_place(Record("c", trained=5, step=1.0), at(2.1), None, lambda: asked.append(1))
+    assert asked
+
+
+def after_rounds(number, algorithm, **fields):
+    """A guarded site that has trained so many rounds, and what would come next."""
+    federation, site, model = begun(SitePolicy(largest_jump=3), algorithm, **fields)
+    came = federation.initial_shared
+    for round_ in range(1, number + 1):
+        update = answer(site, Message("train", round_, came), model)
+        came = {name: update.tensors[name].clone() for name in came}
+    return site, model, came
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"), [("fedavg", {}), ("ditto", {}), ("apfl", {}), ("fedavg", {"prior": 1})]
+)
+def test_after_a_round_that_failed_distances_are_from_what_came(monkeypatch, algorithm, settings):
+    """And never from a model of the site's own, which a server could find by asking how far it is from many places."""
+    site, model, came = after_rounds(2, algorithm, settings=settings)
+    with monkeypatch.context() as failing:
+        failing.setattr(Method, "train", lambda *_: (_ for _ in ()).throw(MemoryError))
+        assert "MemoryError" in refused(site, Message("train", 3, came), model)
+    round_, kept = site.party.received(2, model)
+    assert round_ == 3 and all(torch.equal(kept[name], came[name]) for name in came)
+    assert not isinstance(answer(site, Message("train", 3, came), model), Failure)
+
+
+def test_a_site_that_failed_in_a_late_round_is_not_left_out_for_ever(monkeypatch):
+    """The first model is further away by then than the limit lets anything come from there."""
+    site, model, came = after_rounds(3, "fedavg")
+    far = {name: tensor.clone() for name, tensor in came.items()}
+    record = site.book.read(site.contract)
+    site.book.write(replace(record, step=1e-3 * record.step))  # as after hundreds of rounds of short steps
+    with monkeypatch.context() as failing:
+        failing.setattr(Method, "train", lambda *_: (_ for _ in ()).throw(MemoryError))
+        failing.setattr(Arriving, "require_place", lambda *_: None)
+        assert "MemoryError" in refused(site, Message("train", 4, far), model)
+    assert not isinstance(answer(site, Message("train", 5, far), model), Failure)
+
+
+def test_a_server_says_rounds_by_numbers():
+    assert Message("train", 3, {}, {"best_round": 2}).best_round == 2
+    for odd in ("x", -1, 4, 2.0, True, None):
+        message = Message("test", 3, {}, {"best_round": odd, "selected_round": odd})
+        assert (message.best_round, message.selected_round) == (0, 3)

@@ -1,10 +1,12 @@
 """What a site finds in its folder after a run: weights, a card, and a bundle that MONAI runs."""
 
 import json
+import os
 import shutil
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.server_state import ServerState
 from medpfl.core.statefile import fingerprint, read_state
+from medpfl.core.whole_file import write_bytes
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.server.rounds import messages
@@ -206,6 +209,36 @@ def test_what_says_something_of_patients_is_the_sites_alone_wherever_it_is_moved
     left = [file for file in (folder / "site-1" / "selected").iterdir() if file.is_file()]
     assert {"test.json", "card.json", "verdict.html", "model.safetensors"} == {file.name for file in left}
     assert {stat.S_IMODE(file.stat().st_mode) for file in left} == {0o600}
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_real_sites_models_are_on_the_disk_before_the_earlier_ones_go(tmp_path, monkeypatch, durable):
+    seen, sync = [], os.fsync
+
+    def noted(handle):
+        path = Path(os.readlink(f"/proc/self/fd/{handle}")).relative_to(tmp_path)
+        seen.append((str(path), (tmp_path / ".last.old").exists()))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    delivery = Delivery(tmp_path, config("fedbn"), {}, None, durable)
+    for round_ in (1, 2):
+        seen.clear()
+        delivery.write("last", "site-1", round_, {"w": torch.ones(2)}, RECORD)
+    if durable:
+        assert {".last.new/model.safetensors", ".last.new/card.json", ".last.new", "."} <= {path for path, _ in seen}
+        assert ("last/model.safetensors", True) in seen
+    else:
+        assert not seen
+
+
+def test_a_durable_files_name_is_on_the_disk_too(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(os, "fsync", lambda handle: seen.append(os.readlink(f"/proc/self/fd/{handle}")))
+    write_bytes(tmp_path / "a", b"1")
+    assert seen[-1] == str(tmp_path) and len(seen) == 2
+    write_bytes(tmp_path / "a", b"2", durable=False)
+    assert len(seen) == 2
 
 
 def test_models_of_an_earlier_run_are_archived_at_the_next_ones_first_task(tmp_path):

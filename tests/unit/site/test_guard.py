@@ -168,9 +168,11 @@ def test_asking_a_round_again_does_not_switch_the_limit_off():
     for round_ in (1, 2, 3):
         guarded.train(round_, guarded.near() if round_ > 1 else None)
     far = {k: t + 50 for k, t in guarded.last.items()}
+    said = []
     for _ in range(3):
         guarded.ask("train", 3, guarded.near(0.01))
-        assert "largest_jump" in guarded.refused("train", 3, far)
+        said.append(guarded.refused("train", 3, far))
+    assert "largest_jump" in said[0] and "repeats 3 times" in said[-1]  # what is too far counts too
 
 
 def test_a_control_of_the_servers_choice_is_refused_as_weights_are():

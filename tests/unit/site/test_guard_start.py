@@ -1,10 +1,13 @@
 """Start weights of the server's choice, as a site's policy meets them."""
 
+import pytest
 from safetensors.torch import save_file
 from tiny import Wide, config, imprinting
 
 from medpfl.algorithms.start import START
+from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure, Message, named
+from medpfl.core.parameters import StateError
 from medpfl.engine.federation import Federation
 from medpfl.site.answer import answer
 from medpfl.site.policy import SitePolicy
@@ -38,3 +41,25 @@ def test_what_nobody_trains_shows_nothing(tmp_path):
 
 def test_other_start_weights_are_taken(tmp_path):
     assert not isinstance(hello(tmp_path, Wide().state_dict()), Failure)
+
+
+@pytest.mark.parametrize("personal", ["nothing", "below-top:1", "modules:fc1"])
+def test_nor_do_such_rows_come_with_f_whatever_of_it_is_personal(personal):
+    federation = Federation.of(config("d-fedap", model="tiny:Wide", personal=personal))
+    site = federation.guarded(federation.site("site-1", MemoryStore()), policy=POLICY)
+    with pytest.raises(StateError, match=r"rows of 'fc1\.weight' copy each other"):
+        site.arriving.require_own_rows(imprinting())
+
+
+def test_a_hello_is_of_no_round():
+    """Its statistics have noise once: another round would have other noise, and the mean of many less of it."""
+    federation = Federation.of(config("fedavg"))
+    site = federation.guarded(federation.site("site-1", MemoryStore()), policy=POLICY)
+    info = {"split": federation.split.description()}
+    reply = answer(site, Message("prepare", 1, {}, info), federation.model())
+    assert isinstance(reply, Failure) and "round 1 of 3 does not exist" in reply.reason
+
+
+def test_a_network_whose_type_cannot_travel_is_refused_in_words():
+    with pytest.raises(UserError, match=r"tiny:Half: fc1\.weight is bfloat16, which cannot travel; give it in float32"):
+        Federation.of(config("fedavg", model="tiny:Half"))

@@ -11,9 +11,11 @@ from tiny import Net, images
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from medpfl.core.messages import Message
 from medpfl.core.parameters import StateError
 from medpfl.core.seeding import Chance, Order
 from medpfl.core.site_data import SiteLoaders, scale
+from medpfl.engine.federation import Federation
 from medpfl.site.policy import HOSPITAL, SitePolicy
 from medpfl.site.resting import Resting, as_alike
 from medpfl.site.store import MemoryStore
@@ -339,3 +341,29 @@ def test_a_simulation_looks_at_nothing_and_a_hospital_at_all():
     federation = Guarded().federation
     for policy, least in [(SitePolicy(), 0), (HOSPITAL, 20)]:
         assert federation.site("site-1", MemoryStore(), policy, bytes(32)).least == least
+
+
+def test_samples_made_of_a_sites_own_are_their_owners():
+    """One sample's copies, a million times as heavy, are nearly all of the update; others' are nobody's here."""
+
+    def patients(beside, whose):
+        model, drawn = Plain(), order()
+        resting = Resting(DATA, drawn, 1, beside)
+        with resting.watched(model, ("fc1.weight",)):
+            for x, y in DATA.training_batches(4, drawn):
+                loss = cross_entropy(model(torch.cat([x, x])), torch.cat([y, y]), reduction="none")
+                loss[: len(y)].sum().add(1e6 * (loss[len(y) :] * whose(x, y)).sum()).backward()
+        return resting.patients()
+
+    assert patients(1, single) < 1.01
+    assert patients(1, lambda x, y: 1.0) > 6
+    assert patients(0, single) > 6
+
+
+def test_and_so_are_fedvsss_virtual_samples():
+    federation = Federation.of(tiny.config("fedvss", settings={"confident": 1.0, "adversarial": 0.1}))
+    site = tiny.sites_of(federation)["site-1"]
+    model = federation.model()
+    method = site._method(Message("train", 1, federation.initial_shared), model, 1, ("update", 1), 0)
+    method.begin()
+    assert method.own_beside == 2

@@ -70,6 +70,33 @@ def test_the_same_patients_are_not_read_otherwise_in_few_images(tmp_path):
     assert read(tmp_path, ten, [*range(100, 109), 7]) == words
 
 
+def test_a_patient_who_is_read_otherwise_counts_once(tmp_path):
+    """Who is, has another hash in each of both readings: the difference of two of them would be that of four."""
+    ten = range(10)
+    assert read(tmp_path, ten, ten) == ""
+    for few in (1, 2):
+        assert "but for few patients'" in read(tmp_path, ten, [*range(few, 10), *range(100, 100 + few)])
+    assert read(tmp_path, ten, [*range(3, 10), 100, 101, 102]) == ""
+
+
+def test_many_readings_of_the_same_patients_would_be_solved_for_each(tmp_path):
+    """Of 12 patients and 3 at least: those that differ in some of them; at another size of all there may be any."""
+    words = (
+        "the images have been read in {} ways that differ for some patients alone, and of one more, updates together "
+        "would tell of few; read as in an earlier run (least_patients)"
+    )
+    rng, found = np.random.default_rng(0), []
+    for _ in range(12):
+        otherwise = rng.random(12) < 0.5
+        found.append(read(tmp_path, range(12), [n + 50 * bool(o) for n, o in enumerate(otherwise)]))
+    many = [said for said in found if "ways that differ" in said]
+    assert many and found.count("") <= 8
+    assert many[-1] == words.format(found.count(""))
+    assert listed(f"policy: {many[-1]}", set()) == f"policy: {many[-1]}"
+    for size in range(1, 9):
+        assert read(tmp_path, range(12), range(1000 * size, 1000 * size + 12)) == ""
+
+
 def test_a_site_lets_its_data_grow_by_few_where_it_says_so(tmp_path):
     def by_few(*numbers, data="ct"):
         return by_few_of(sets(tmp_path, people(*numbers)), data)
