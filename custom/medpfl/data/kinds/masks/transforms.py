@@ -49,30 +49,26 @@ class Stored(NamedTuple):
 class LoadVolumed(MapTransform):
     """A NIfTI file to (C, X, Y, Z) float32 with its affine; what is not a number becomes the least number there.
 
-    An image's :class:`Stored` is under ``stored``.
+    Its :class:`Stored` is under ``stored``.
 
     Args:
         keys: what to load.
         channels: that the file must have, in its fourth dimension where there are several.
-        varied: whether all voxels alike are refused, and values that have lost their sign: right for an image, not for
-            a mask.
         hounsfield: whether values that look like HU without their offset are refused.
 
     Raises:
         UserError: the file cannot be read, has other dimensions, shows nothing or has wrong values; it is named.
     """
 
-    def __init__(self, keys: KeysCollection, channels: int = 1, varied: bool = True, hounsfield: bool = False):
+    def __init__(self, keys: KeysCollection, channels: int = 1, hounsfield: bool = False):
         super().__init__(keys)
-        self.channels, self.varied, self.hounsfield = channels, varied, hounsfield
+        self.channels, self.hounsfield = channels, hounsfield
 
     def __call__(self, data: Data) -> dict[Hashable, Any]:
         """See the class."""
         out = dict(data)
         for key in self.key_iterator(out):
-            out[key], stored = self._load(Path(out[key]))
-            if self.varied:
-                out["stored"] = stored
+            out[key], out["stored"] = self._load(Path(out[key]))
         return out
 
     def _load(self, file: Path) -> tuple[MetaTensor, Stored]:
@@ -96,9 +92,9 @@ class LoadVolumed(MapTransform):
             if np.isinf(values).any() or not known.any():
                 raise UserError(f"{file}: has values that are no numbers")
             values = np.nan_to_num(values, nan=float(values[known].min()))
-        if self.varied and values.min() == values.max():
+        if values.min() == values.max():
             raise UserError(f"{file}: every voxel has the value {values.flat[0]:g}")
-        if self.varied and (wrong := without_sign(values)):
+        if wrong := without_sign(values):
             raise UserError(f"{file}: {wrong}")
         if self.hounsfield and (wrong := without_offset(values)):
             raise UserError(f"{file}: {wrong} --data-arg normalise=zscore or percentile takes other values than HU")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import nibabel
 import numpy as np
 import torch
+from monai.data import MetaTensor
 from nibabel.orientations import inv_ornt_aff, io_orientation
 from torch import Tensor
 
@@ -136,12 +137,11 @@ def read_volume_pair(pair: Pair, reading: Reading, count: int) -> Volume:
         UserError: see :func:`read_head` and :func:`mask_values`; or the image has other channels.
     """
     head = read_head(pair)
-    _, present = mask_values(pair, count, reading)
-    made = _run({"image": str(pair.image), MASK: str(pair.mask)}, reading)
+    classes, present = mask_values(pair, count, reading)
+    lying = MetaTensor(torch.from_numpy(classes[None].astype(np.float32)), affine=nibabel.load(pair.mask).affine)
+    made = _run({"image": str(pair.image), MASK: lying}, reading)
     image, mask = (_plain(made[key]) for key in ("image", MASK))
     mask = mask[:, 0] if reading.dims == 2 else mask[0]
-    whole = mask.round().to(torch.int64).numpy()
-    classes = torch.from_numpy(to_classes(whole, values_in(whole), count, reading.values))
     spacing = [new or old for new, old in zip(reading.spacing, head.spacing, strict=True)]
     if reading.dims == 2:
         before = made["squared"]["shape"]
@@ -150,7 +150,7 @@ def read_volume_pair(pair: Pair, reading: Reading, count: int) -> Volume:
     for words in made["stored"].odd():
         log.warning("%s: %s", pair.image, words)
     kept = torch.float32 if reading.normalise == "none" else torch.float16
-    return Volume(image.to(kept), classes, tuple(spacing), present, made["stored"].ct)
+    return Volume(image.to(kept), mask.round().to(torch.uint8), tuple(spacing), present, made["stored"].ct)
 
 
 @lru_cache(maxsize=1)

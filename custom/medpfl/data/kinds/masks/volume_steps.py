@@ -16,8 +16,9 @@ MASK = "mask"
 def steps(reading: Reading, masked: bool) -> list[dict[str, Any]]:
     """The transforms in MONAI's bundle notation, in their order; nothing is imported.
 
-    From ``{"image": file}``, and ``"mask"`` where ``masked``, to (C, D, H, W) float32: slices from the feet up, rows
-    from front to back, columns from the patient's right to left; with ``dims=2`` (k, C, size, size) of k such slices.
+    From ``{"image": file}``, and ``"mask"``, (1, X, Y, Z) with its affine, where ``masked``, to (C, D, H, W) float32:
+    slices from the feet up, rows from front to back, columns from the patient's right to left; with ``dims=2``
+    (k, C, size, size) of k such slices.
     """
     monai, ours = "monai.transforms", "medpfl.data.kinds.masks.transforms"
     keys = ["image", MASK] if masked else ["image"]
@@ -33,7 +34,6 @@ def steps(reading: Reading, masked: bool) -> list[dict[str, Any]]:
     ]
     if masked:
         made[1:1] = [
-            {"_target_": f"{ours}.LoadVolumed", "keys": MASK, "channels": 1, "varied": False},
             {"_target_": f"{ours}.PlacedAsd", "keys": MASK, "image": "image"},
         ]
     if any(spacing):
