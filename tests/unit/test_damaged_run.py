@@ -130,3 +130,15 @@ def test_a_run_that_cannot_be_removed_is_not_taken_for_the_new_one(finished, tmp
     monkeypatch.setattr(shutil, "rmtree", lambda path, ignore_errors=False: ignore_errors or refused(path))
     with pytest.raises(UserError, match=r"run/state: cannot be removed \(server\.safetensors: Permission denied\)"):
         start(tmp_path / "run", small(alone="yes"), overwrite=True)
+
+
+def test_models_of_a_run_whose_state_is_gone_are_not_another_runs(finished, tmp_path):
+    out, whole = finished
+    shutil.copytree(out, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "state")
+    (tmp_path / "run" / "results.json").unlink()
+    for file in (tmp_path / "run" / "models").iterdir():
+        file.write_bytes(b"an earlier run's")
+    assert start(tmp_path / "run", small(alone="yes"))["final"] == whole["final"]
+    for file in (out / "models").iterdir():
+        assert same(load_file(tmp_path / "run" / "models" / file.name), load_file(file))

@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from medpfl.audit.prior import prior_images
-from medpfl.audit.victim import Foothold, Known, Line, hello
+from medpfl.audit.victim import Foothold, Known, Line, ask_anew, hello
 from medpfl.core.messages import Message
 from medpfl.core.parameters import State
 from medpfl.core.seeding import generator
@@ -53,14 +53,14 @@ def constant_class(line: Line, known: Known) -> tuple[Shares, str]:
         if label in shares["validation"] and label in shares["test"]:
             continue
         round_ = known.config.rounds
-        update = line.ask(Message("validate", round_, states[label], {"best_round": round_}))
-        if update is None:
+        validate = Message("validate", round_, states[label], {"best_round": round_})
+        both = ask_anew(line, known, validate, Message("test", round_, {}, {"selected_round": round_}))
+        if not (answers := both or ask_anew(line, known, validate)):
             break
-        _note(shares, "validation", label, _accuracy(update.metrics, "validation"))
-        update = line.ask(Message("test", round_, {}, {"selected_round": round_}))
-        if update is None:
+        _note(shares, "validation", label, _accuracy(answers[0].metrics, "validation"))
+        if not both:
             break
-        tested = update.metrics.get("test")
+        tested = both[1].metrics.get("test")
         _note(shares, "test", label, _accuracy(tested, "last") if isinstance(tested, Mapping) else None)
     return shares, foothold.way
 

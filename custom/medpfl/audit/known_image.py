@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from medpfl.audit.probe import Probe, layer_input, wire
-from medpfl.audit.victim import Known, Line, hello
+from medpfl.audit.victim import Known, Line, ask_anew, hello
 from medpfl.core.messages import Message
 from medpfl.core.parameters import State
 from medpfl.core.seeding import generator
@@ -50,7 +50,7 @@ def why_not(known: Known, probe: Probe | None) -> str | None:
 
 
 def known_image(line: Line, known: Known, probe: Probe, images: Sequence[Tensor]) -> list[Said]:
-    """Asks about images (C, H, W), a task of validation for each class and image."""
+    """Asks about images (C, H, W), a task of validation for each class and image, in as many runs as it takes."""
     said: list[Said] = []
     base: dict[int, float] = {}
     line.begin()
@@ -109,8 +109,8 @@ def _biases(known: Known, label: int, value: float, other: int) -> Tensor:
 def _ask(line: Line, known: Known, state: State) -> tuple[float, int] | None:
     """Accuracy and number of validation samples; None if the site does not say them."""
     round_ = known.config.rounds
-    update = line.ask(Message("validate", round_, state, {"best_round": 0}))
-    found: Any = update.metrics.get("validation") if update else None
+    answers = ask_anew(line, known, Message("validate", round_, state, {"best_round": 0}))
+    found: Any = answers[0].metrics.get("validation") if answers else None
     if not isinstance(found, Mapping):
         return None
     accuracy, samples = found.get("accuracy"), found.get("n")

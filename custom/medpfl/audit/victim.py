@@ -137,6 +137,23 @@ def hello(known: Known, f: Mapping[str, Tensor] | None = None) -> Message:
     return Message("prepare", 0, dict(known.f if f is None else f), info)
 
 
+def ask_anew(line: Line, known: Known, *questions: Message) -> list[Update] | None:
+    """The answers to questions one after the other; where one is refused, once more in a new run of the same job."""
+    for fresh in (False, True):
+        if fresh:
+            line.begin()
+            if line.ask(hello(known)) is None:
+                return None
+        answers = []
+        for question in questions:
+            if (answer_ := line.ask(question)) is None:
+                break
+            answers.append(answer_)
+        else:
+            return answers
+    return None
+
+
 @dataclass(frozen=True)
 class Exchange:
     """Weights that a site began a round with, and what it answered."""

@@ -107,9 +107,13 @@ class Federation:
         return {key: tensor.cpu() for key, tensor in self.model().state_dict().items()}
 
     def _drawn(self) -> State:
-        """The model as it is drawn at random, whatever the run begins with; without what nobody trains."""
+        """The model as it is drawn at random, whatever the run begins with.
+
+        Without what nobody trains, but where statistics are taken under a model that comes: they show that part too.
+        """
         drawn = seeded_model(self.config, self.source, torch.device("cpu")).state_dict()
-        return {name: tensor for name, tensor in drawn.items() if name not in self.split.frozen}
+        left_out = () if self.config.mixer.under_model else self.split.frozen
+        return {name: tensor for name, tensor in drawn.items() if name not in left_out}
 
     @cached_property
     def _first_of_rivals(self) -> State:

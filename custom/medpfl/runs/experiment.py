@@ -302,16 +302,16 @@ def _restored(config: RunConfig, finished: Mapping[str, Any], state: ServerState
     """What is gone of a finished run's files, but for its results and its page, is written again."""
     if not (out / "history.csv").exists():
         write_text(out / "history.csv", history_csv(finished))
-    _write_models(config, state, out)
+    _write_models(config, state, out, missing=True)
 
 
-def _write_models(config: RunConfig, state: ServerState, out: Path) -> None:
-    """Every simulated site's own model, as it was selected, for whoever wants to look at it; if it is not there yet."""
+def _write_models(config: RunConfig, state: ServerState, out: Path, *, missing: bool = False) -> None:
+    """Every simulated site's own model, as it was selected, for whoever wants to look at it; or what is missing."""
     folder = out / "models"
     folder.mkdir(exist_ok=True)
     for name, metrics in (state.final or {}).items():
         file = folder / f"{name}.safetensors"
-        if file.exists():
+        if missing and file.exists():
             continue
         round_ = metrics["tested"]["selected"]
         model = final_state(DiskStore(out / "state" / name, durable=False), round_)

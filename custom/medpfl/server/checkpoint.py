@@ -212,7 +212,7 @@ def checkpoint_config(path: Path) -> RunConfig:
     torn: list[TornFile] = []
     for file in _generations(path):
         try:
-            return make_config(**read_info(file)["config"])
+            return make_config(**_recorded(file))
         except TornFile as error:
             torn.append(error)
         except UserError as error:
@@ -248,10 +248,18 @@ def as_recorded(path: Path, config: RunConfig) -> RunConfig:
     """The same run in the words in which it began, defaults given or not (:func:`in_the_words_of`)."""
     for file in _generations(path) if checkpoint_exists(path) else []:
         try:
-            return in_the_words_of(read_info(file)["config"], config)
+            return in_the_words_of(_recorded(file), config)
         except TornFile:
             continue
     return config
+
+
+def _recorded(file: Path) -> dict[str, Any]:
+    """The configuration in a checkpoint; TornFile if there is none."""
+    info = read_info(file)
+    if not isinstance(info, dict) or not isinstance(info.get("config"), dict):
+        raise TornFile(f"{file} is damaged: it has no configuration of a run")
+    return info["config"]
 
 
 def in_the_words_of(before: Mapping[str, Any], config: RunConfig) -> RunConfig:

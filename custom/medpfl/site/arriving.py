@@ -73,8 +73,8 @@ class Arriving:
                     raise StateError(words.OTHER_START(name))
         elif self.policy.largest_jump:
             last, origin = record.trained, self.start
-            if last > 1:  # where nothing is kept, all the way from the start, whose length is known
-                last, origin = self.received(last, model) or (0, self.start)
+            if last:  # where nothing is kept, all the way from the start, whose length is known
+                last, origin = self.received(last, model) or (int(last == 1), self.start)
             self._require_near(distance(origin, message.shared), abs(where - last), record, model, asks)
 
     def require_steps(
@@ -101,11 +101,15 @@ class Arriving:
         """
         places = list(led(self.config, channels, message, data, even=self.policy.own_seed))
         for there in places:
-            self.require_own_rows(there)
+            try:
+                self.require_own_rows(there)
+            except StateError:  # where steps lead rests on how many there are
+                asks()
+                raise
         if not places:
             return message.shared
         if self.policy.largest_jump and (way := distance(message.shared, places[-1])):
-            self._require_near(way, 1, record, model, asks)
+            self._require_near(way, 1, record, model, asks, tells=False)
         return places[-1]
 
     def require_own_rows(self, shared: State) -> None:
@@ -124,8 +128,25 @@ class Arriving:
                 raise StateError(words.COPIED_ROWS(layer))
 
     def _require_near(
-        self, way: float, rounds: int, record: Record, model: nn.Module, asks: Callable[[], None]
+        self,
+        way: float,
+        rounds: int,
+        record: Record,
+        model: nn.Module,
+        asks: Callable[[], None],
+        *,
+        tells: bool = True,
     ) -> None:
+        """StateError for what is too far.
+
+        Args:
+            way: how far it is.
+            rounds: that lead there.
+            record: of what was answered.
+            model: of the run's architecture.
+            asks: see :meth:`require_place`.
+            tells: the refusal may say how far: the way is between places that the server knows.
+        """
         if not record.step:
             asks()
         step = record.step or self.first_step(model)
@@ -137,6 +158,8 @@ class Arriving:
         asks()  # what is refused here tells how far it is, and counts as a question
         if not record.step:  # of an update that has not left nothing is told
             raise StateError(words.FAR_AT_FIRST(limit))
+        if not tells:
+            raise StateError(words.FAR_BY_STEPS(limit))
         raise StateError(words.TOO_FAR(f"{times:.1f}" if times < 1e5 else "99999", limit))
 
 

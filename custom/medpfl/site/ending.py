@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+import torch
 from torch import nn
 
 from medpfl.config.run import RunConfig
@@ -144,6 +145,8 @@ class Ending:
         """Of one round, the published one first."""
         kinds = {PUBLISHED: FINISHED, IN_USE: MODEL, AS_RECEIVED: RECEIVED}
         states = {name: usable(self.store, kind, round_, self.name) for name, kind in kinds.items()}
+        if _same(states[AS_RECEIVED], states[IN_USE]):
+            del states[AS_RECEIVED]
         if states[PUBLISHED] is None:
             states[PUBLISHED] = states.pop(IN_USE)
         return [Candidate(n, round_, s) for n, s in states.items() if s is not None]
@@ -288,6 +291,13 @@ class Ending:
                 delivery.write(which, self.name, round_, state, record, detail)
             except OSError as error:  # the answer goes out all the same, and the store has the model
                 logger.warning("%s: the %s model could not be written: %s", self.name, which, error)
+
+
+def _same(one: State | None, other: State | None) -> bool:
+    """Whether a site that could use another model than came uses what came."""
+    if one is None or other is None:
+        return False
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 def final_state(store: SiteStore, round_: int) -> State | None:

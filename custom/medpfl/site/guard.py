@@ -95,12 +95,14 @@ class Guarded:
             for channel in (c for c in self.channels if c.weights):
                 self.arriving.require_own_rows(message.brought(channel.name))
                 self._require_beginning(channel)
-            taken = _Taken(lambda: self._take(record, message))
+            # What is refused takes its place, and has used up nothing that is given once.
+            refused = admitted(before, self.contract, message, self.policy.repeats)
+            taken = _Taken(lambda: self._admit(record, message), self.book.write, refused)
             with self._recorded_if_refused(record, message, taken):
                 if message.task in ("train", "validate") and self.gate.shared:
                     self.arriving.require_place(record, message, model, taken)
                 there = self.arriving.require_steps(record, message, model, self.channels, self.data, taken)
-            taken()  # last: it takes one of the data's experiments
+            taken.answered(record)  # last: it takes one of the data's experiments
         with self._recorded_if_refused(record, message, taken):
             found = self.party.handle(message, model)
             update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
@@ -120,11 +122,9 @@ class Guarded:
             self.account.enter(record.run, message.task, update)
         return update
 
-    def _take(self, record: Record, message: Message) -> None:
-        """A question takes its place in the run, and counts, whatever comes of it."""
+    def _admit(self, record: Record, message: Message) -> None:
         if self.account:
             self.account.admit(record.run, message)
-        self.book.write(record)
 
     @contextmanager
     def _recorded_if_refused(self, record: Record, message: Message, taken: _Taken) -> Iterator[None]:
@@ -185,7 +185,7 @@ class Guarded:
         if self.contract.leaves_samples_out:
             raise StateError(words.IMAGES_LEFT_OUT())
         with at_hand("written" if keep else "read"):
-            wrong = self.sets.tell_of_few(self.contract.data, least, keep=keep)
+            wrong = self.sets.tell_of_few(self.contract.data, least, keep=keep, how=self.contract.data_args)
         if wrong:
             raise StateError(words.POLICY + wrong)
 
@@ -238,12 +238,28 @@ class Guarded:
 
 @dataclass
 class _Taken:
-    """Lets a question take its place, once."""
+    """Lets a question take its place in the run, once: it counts, whatever comes of it.
 
-    take: Callable[[], None]
+    Attributes:
+        admit: counts it.
+        write: keeps a record.
+        refused: the record where it is not answered.
+        done: it has its place.
+    """
+
+    admit: Callable[[], None]
+    write: Callable[[Record], None]
+    refused: Record
     done: bool = False
 
     def __call__(self) -> None:
+        """Before something is asked of the site's data, or told of them, while it may still be refused."""
         if not self.done:
-            self.take()
-            self.done = True
+            self.answered(self.refused)
+
+    def answered(self, record: Record) -> None:
+        """With the record of a question that is not refused."""
+        if not self.done:
+            self.admit()
+        self.write(record)
+        self.done = True

@@ -16,9 +16,10 @@ or an image against it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from medpfl.core.lock import kernel_lock
 from medpfl.core.reasons import Reason
@@ -50,8 +51,8 @@ _SETS = 2
 """That may be different of however few patients: of two the difference says all."""
 
 
-_Set = dict[str, list[str]]
-"""``patients`` and ``images``, the latter by what is trained on of each: hashes."""
+_Set = dict[str, Any]
+"""``patients`` and ``images``, the latter by what is trained on of each: hashes; and ``read``, a hash of how."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,14 @@ class TrainingSets:
     whose: Callable[[], Collection[str] | None]
     contents: Callable[[], Collection[bytes] | None] = lambda: None
 
-    def tell_of_few(self, data: str, least: int, *, keep: bool) -> str:
+    def tell_of_few(self, data: str, least: int, *, keep: bool, how: Mapping[str, Any] | None = None) -> str:
         """Why updates of this run and of earlier ones together would tell of few patients, in words; empty if not.
 
         Args:
             data: the data set's name; case does not tell data sets apart.
             least: patients who must stand behind what leaves.
             keep: whether later runs are held to this one: a run that is refused binds nobody.
+            how: what the job says of how the data are read.
 
         Raises:
             OSError: the record cannot be read or written.
@@ -93,19 +95,22 @@ class TrainingSets:
             if any(0 < len(chosen ^ one) < least for one in earlier):
                 return OTHER_PATIENTS(least)
             before = [set(one["images"]) for sets in known.values() for one in sets if images and one["images"]]
-            # A patient whose images are read otherwise has another hash in each of both sets.
-            if any(0 < max(len(images - one), len(one - images)) < least for one in before):
-                return OTHER_IMAGES(least)
+            alike_read = self._tag(json.dumps(how or {}, sort_keys=True, default=str))
+            for called, sets_of_it in known.items():
+                for one in sets_of_it if images else ():
+                    same = called == name and one.get("read") == alike_read
+                    if one["images"] and 0 < _whose_differ(chosen, images, one, trusted=same) < least:
+                        return OTHER_IMAGES(least)
             if chosen in earlier and (images in before or not images):
                 return ""
             alike = {frozenset(one) for one in before if images & one and images != one}
-            if images not in before and len(alike) >= max(_SETS, len(images.union(*alike)) // least):
+            if images not in before and len(alike) >= max(_SETS, max(map(len, (images, *alike))) // least):
                 return MANY_READINGS(len(alike))
             sets = len({frozenset(one) for one in earlier})
             if chosen not in earlier and sets >= max(_SETS, len(chosen.union(*earlier)) // least):
                 return MANY_SETS(sets)
             if keep:
-                found = {"patients": sorted(chosen), "images": sorted(images)}
+                found = {"patients": sorted(chosen), "images": sorted(images), "read": alike_read}
                 self._write(known | {name: [*known.get(name, ()), found]})
         return ""
 
@@ -136,7 +141,10 @@ class TrainingSets:
         return len(forgotten)
 
     def _tags(self, words: Iterable[str]) -> set[str]:
-        return {self.seal.tag(FILE, word)[:_DIGITS] for word in words}
+        return set(map(self._tag, words))
+
+    def _tag(self, word: str) -> str:
+        return self.seal.tag(FILE, word)[:_DIGITS]
 
     def _read(self) -> dict[str, list[_Set]]:
         file = self.folder / FILE
@@ -156,6 +164,20 @@ class TrainingSets:
     def _write(self, sets: dict[str, list[_Set]]) -> None:
         content = {"sets": sets, "seal": self.seal.tag(FILE, _text(sets))}
         write_bytes(self.folder / FILE, json.dumps(content).encode(), mode=0o600)
+
+
+def _whose_differ(chosen: set[str], images: set[str], one: _Set, *, trusted: bool) -> int:
+    """How many patients' images two runs do not have alike.
+
+    Those of one run alone and those who are read otherwise, who have a hash in each. Where two jobs read the data in
+    two ways they may call one patient by two names, and whoever is of one run alone may be in the other too: so many
+    differ at least.
+    """
+    other = set(one["images"])
+    if not trusted:
+        return max(len(images - other), len(other - images))
+    both, patients = len(images & other), set(one["patients"])
+    return len(chosen ^ patients) + max(0, len(chosen & patients) - both)
 
 
 def open_training_sets(

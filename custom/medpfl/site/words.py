@@ -96,6 +96,10 @@ FAR_AT_FIRST = Reason(
     "contract: what came is more than {number} times as far from what came before as this site's first update would "
     "be, and that is the limit (policy: largest_jump)"
 )
+FAR_BY_STEPS = Reason(
+    "contract: what is added to every step leads more than {number} times as far as this site's own update, and that "
+    "is the limit (policy: largest_jump)"
+)
 COPIED_ROWS = Reason(
     "contract: rows of {name} copy each other, as weights do that show single images (policy: copied_rows)"
 )

@@ -310,8 +310,8 @@ class Site:
         if round_ == 0:
             return {"validation": None}
         received = self._method(message, model, round_, ("update", message.round), round_).use(model)
-        if received is not None:
-            self.store.put(RECEIVED, round_, received)
+        if self._may_use_another:
+            self.store.put(RECEIVED, round_, copied(model) if received is None else received)
             self.store.keep(RECEIVED, (round_,))
         self.store.put(MODEL, round_, copied(model))
         by = self._own_measure if self.selects else self._asked_measure(message)
@@ -345,17 +345,22 @@ class Site:
     def received(self, round_: int, model: nn.Module) -> tuple[int, State] | None:
         """The first that is kept of the shared parts that the site was sent for a round or later ones, with its round.
 
-        None if none is kept. Where the site uses another model than came, that one is never looked at: how far
-        something is from it may leave. A round that failed in training has what came for it in the place of what came
-        before.
+        The last before if none of these is kept; None if nothing is. Where the site uses another model than came, that
+        one is never looked at: how far something is from it may leave. A round that failed in training has what came
+        for it in the place of what came before.
         """
-        own = any(type(part).in_use is not Mechanism.in_use for part in self.config.parts)
-        kind = RECEIVED if own else MODEL
-        for number in self.store.rounds(kind):
-            if number >= round_ - 1 and (state := usable(self.store, kind, number, self.name)) is not None:
+        kind = RECEIVED if self._may_use_another else MODEL
+        kept = self.store.rounds(kind)
+        for number in [n for n in kept if n >= round_ - 1] or kept[-1:]:
+            if (state := usable(self.store, kind, number, self.name)) is not None:
                 model.load_state_dict(state)
                 return number + 1, {name: tensor.cpu() for name, tensor in self.split.shared_state(model).items()}
         return None
+
+    @property
+    def _may_use_another(self) -> bool:
+        """Whether the site may use another model than came, as the method has it."""
+        return any(type(part).in_use is not Mechanism.in_use for part in self.config.parts)
 
     def first_step(self, start: State, model: nn.Module) -> float:
         """How far one round of training leads from the first model: Euclidean distance over all that is shared.

@@ -1,6 +1,7 @@
 """The attacks that work on an unguarded site, against the contract, the gate and a hospital's policy."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from unguarded import CPU, FULLY_CONNECTED, Unguarded
@@ -93,6 +94,14 @@ def test_what_only_a_policy_holds_fails_without_one(attack):
     finding = attack(permissive(**FULLY_CONNECTED))
     assert finding.verdict == "fails", finding
     assert set(finding.refusals) <= {BOLD}, finding  # of a task of training without a greeting
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", [attempts.constant_class, attempts.known_image])
+def test_what_few_repeats_hold_in_a_run_more_runs_give(attack):
+    finding = attack(replace(permissive(**FULLY_CONNECTED), policy=SitePolicy(repeats=3)))
+    assert finding.verdict == "fails", finding
+    assert any("repeats 3 times" in words for words in finding.refusals), finding
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
+import json
 from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
+from safetensors.torch import save as serialise
 from tiny import config, no_space, plan_of, same, sites_of
 
 from medpfl.algorithms import algorithms
@@ -12,7 +14,14 @@ from medpfl.core.messages import Failure
 from medpfl.core.permitted_code import permit
 from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
-from medpfl.server.checkpoint import as_recorded, checkpoint_exists, difference, load_checkpoint, save_checkpoint
+from medpfl.server.checkpoint import (
+    as_recorded,
+    checkpoint_config,
+    checkpoint_exists,
+    difference,
+    load_checkpoint,
+    save_checkpoint,
+)
 from medpfl.server.rounds import advance, messages
 from medpfl.site.answer import answer
 from medpfl.training.settings import Training
@@ -242,3 +251,12 @@ def test_a_choice_of_ones_own_and_the_methods_are_told_apart(algorithm):
     assert other.choices_by_default == by_default
     if by_default["personal"] != "top:1":
         assert difference(published.model_dump(mode="json"), other).startswith("personal = ")
+
+
+@pytest.mark.parametrize("info", [[], {}, 3, {"config": None}, {"config": [1]}])
+def test_a_checkpoint_without_a_configuration_is_damaged(tmp_path, info):
+    path = tmp_path / "server.safetensors"
+    path.write_bytes(serialise({}, {"info": json.dumps(info), "sha256": ""}))
+    with pytest.raises(UserError, match="is damaged: it has no configuration"):
+        checkpoint_config(path)
+    assert as_recorded(path, config()) == config()

@@ -186,3 +186,36 @@ def test_a_server_says_rounds_by_numbers():
     for odd in ("x", -1, 4, 2.0, True, None):
         message = Message("test", 3, {}, {"best_round": odd, "selected_round": odd})
         assert (message.best_round, message.selected_round) == (0, 3)
+
+
+def test_a_site_that_missed_all_rounds_but_the_first_is_held_to_what_came(monkeypatch):
+    site, model, came = after_rounds(1, "fedavg")
+    with monkeypatch.context() as failing:
+        failing.setattr(Method, "train", lambda *_: (_ for _ in ()).throw(MemoryError))
+        for round_ in (2, 3, 4):
+            assert "MemoryError" in refused(site, Message("train", round_, came), model)
+    assert site.party.received(1, model)[0] == 4
+    away = {name: tensor.clone() for name, tensor in came.items()}
+    away["fc2.bias"][0] += 4 * site.book.read(site.contract).step
+    assert "3 times is the limit" in refused(site, Message("train", 5, away), model)
+    assert not isinstance(answer(site, Message("train", 5, came), model), Failure)
+
+
+def test_a_round_that_the_server_lost_is_asked_again_and_fails(monkeypatch):
+    """What came for it is the last that the site has, of the round before its last answer."""
+    site, model, came = after_rounds(3, "ditto")
+    with monkeypatch.context() as failing:
+        failing.setattr(Method, "train", lambda *_: (_ for _ in ()).throw(MemoryError))
+        assert "MemoryError" in refused(site, Message("train", 2, came), model)
+    assert site.party.received(3, model)[0] == 2
+    assert not isinstance(answer(site, Message("train", 3, came), model), Failure)
+
+
+def test_how_far_a_control_leads_is_not_told():
+    """It rests on how many steps a site takes, which says how many samples it has."""
+    federation, site, model = begun(SitePolicy(largest_jump=3), "scaffold")
+    update = answer(site, Message("train", 1, federation.initial_shared), model)
+    near = {name: update.tensors[name].clone() for name in federation.initial_shared}
+    control = {f"control/{name}": torch.full_like(tensor, 100.0) for name, tensor in near.items()}
+    words = "contract: what is added to every step leads more than 3 times as far as this site's own update, and that"
+    assert refused(site, Message("train", 2, near | control), model).startswith(words)

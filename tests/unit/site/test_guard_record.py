@@ -262,3 +262,18 @@ def test_nothing_leaves_where_the_ledger_is_not_as_it_was(tmp_path, policy, line
         file.truncate(0 if line is None else None)
         file.write(line or b"")
     assert guarded.refused("train", 1) == "policy: the site's ledger is not as the site wrote it, so nothing leaves"
+
+
+def test_statistics_that_were_asked_for_too_far_away_are_not_given():
+    """They are once a run: a site that was refused for its distance may still give them."""
+    guarded = Guarded("f-fedap", policy=SitePolicy(largest_jump=10), rounds=10).hello()
+    (channel,) = [channel.name for channel in guarded.federation.channels if channel.once]
+    for round_ in range(1, 5):
+        guarded.train(round_, guarded.near() if round_ > 1 else None)
+    far = {k: t + 50 for k, t in guarded.last.items()}
+    for round_ in range(5, 9):
+        assert "largest_jump" in guarded.refused("train", round_, far, asked=[channel])
+    record = guarded.site.book.read(guarded.site.contract)
+    assert (record.once, record.repeats) == ({}, 0)
+    assert not isinstance(guarded.ask("train", 9, guarded.near(), asked=[channel]), Failure)
+    assert guarded.site.book.read(guarded.site.contract).once == {channel: 1}

@@ -43,9 +43,11 @@ def test_other_start_weights_are_taken(tmp_path):
     assert not isinstance(hello(tmp_path, Wide().state_dict()), Failure)
 
 
-@pytest.mark.parametrize("personal", ["nothing", "below-top:1", "modules:fc1"])
-def test_nor_do_such_rows_come_with_f_whatever_of_it_is_personal(personal):
-    federation = Federation.of(config("d-fedap", model="tiny:Wide", personal=personal))
+@pytest.mark.parametrize(
+    "fields", [{"personal": p} for p in ("nothing", "below-top:1", "modules:fc1")] + [{"frozen": "modules:fc1"}]
+)
+def test_nor_do_such_rows_come_with_f_whatever_of_it_is_personal_or_frozen(fields):
+    federation = Federation.of(config("d-fedap", model="tiny:Wide", **{"personal": "nothing", **fields}))
     site = federation.guarded(federation.site("site-1", MemoryStore()), policy=POLICY)
     with pytest.raises(StateError, match=r"rows of 'fc1\.weight' copy each other"):
         site.arriving.require_own_rows(imprinting())
