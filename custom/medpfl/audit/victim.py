@@ -146,9 +146,9 @@ def ask_anew(line: Line, known: Known, *questions: Message) -> list[Update] | No
                 return None
         answers = []
         for question in questions:
-            if (answer_ := line.ask(question)) is None:
+            if (reply := line.ask(question)) is None:
                 break
-            answers.append(answer_)
+            answers.append(reply)
         else:
             return answers
     return None

@@ -105,9 +105,10 @@ class MaskedVolumes:
     @cached_property
     def _structures(self) -> list[Tensor]:
         """Of each training volume the flat places of voxels that are not background, in half of nonzero's memory."""
-        small = [torch.int32 if mask.numel() < 2**31 else torch.int64 for mask in self.masks["train"]]
-        masks = zip(self.masks["train"], small, strict=True)
-        return [mask.flatten().nonzero().flatten().to(dtype) for mask, dtype in masks]
+        return [
+            mask.flatten().nonzero().flatten().to(torch.int32 if mask.numel() < 2**31 else torch.int64)
+            for mask in self.masks["train"]
+        ]
 
     def samples(self, part: Part) -> int:
         """See :class:`SiteData`: volumes."""

@@ -33,9 +33,7 @@ def steps(reading: Reading, masked: bool) -> list[dict[str, Any]]:
         {"_target_": f"{monai}.Orientationd", "keys": keys, "axcodes": "LPS", "labels": None},
     ]
     if masked:
-        made[1:1] = [
-            {"_target_": f"{ours}.PlacedAsd", "keys": MASK, "image": "image"},
-        ]
+        made.insert(1, {"_target_": f"{ours}.PlacedAsd", "keys": MASK, "image": "image"})
     if any(spacing):
         made += [
             {"_target_": "medpfl.data.kinds.scans.transforms.AntiAliasd", "keys": "image", "spacing": spacing},
