@@ -37,7 +37,7 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int |
                     os.fsync(file.fileno())
             os.replace(temporary, path)
             if durable:
-                _flush(path.parent)
+                flush(path.parent)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -54,14 +54,13 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 
 
 def flush_folder(folder: Path) -> None:
-    """Waits until all that is in a folder, and its name, are on the disk. Raises OSError."""
-    for place in sorted(folder.rglob("*"), reverse=True):
-        _flush(place)
-    _flush(folder)
-    _flush(folder.parent)
+    """Waits until all that is in a folder is on the disk. Raises OSError."""
+    for place in (*folder.rglob("*"), folder):
+        flush(place)
 
 
-def _flush(place: Path) -> None:
+def flush(place: Path) -> None:
+    """Waits until a file's content, or the names in a folder, are on the disk. Raises OSError."""
     handle = os.open(place, os.O_RDONLY)
     try:
         os.fsync(handle)

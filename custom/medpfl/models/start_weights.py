@@ -61,8 +61,6 @@ _KINDS = {
     "reshaped": "were made to fit the images' channels (their mean over the file's channels, scaled)",
     "unused": "of the file have no place in the network",
 }
-
-
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 

@@ -23,7 +23,7 @@ from medpfl.core.parameters import State
 from medpfl.core.plain import require_json
 from medpfl.core.site_data import SiteData
 from medpfl.core.statefile import fingerprint, write_state
-from medpfl.core.whole_file import flush_folder, write_bytes
+from medpfl.core.whole_file import flush, flush_folder, write_bytes
 from medpfl.data.inputs import Inputs
 from medpfl.models.blend import is_blend
 from medpfl.site.hooks import WrongForm, calling
@@ -254,7 +254,7 @@ def _replace(new: Path, place: Path, durable: bool) -> None:
             old.rename(place)
         raise
     if durable:
-        flush_folder(place)
+        flush(place.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 

@@ -96,8 +96,11 @@ class Guarded:
                 self.arriving.require_own_rows(message.brought(channel.name))
                 self._require_beginning(channel)
             # What is refused takes its place, and has used up nothing that is given once.
-            refused = admitted(before, self.contract, message, self.policy.repeats)
-            taken = _Taken(lambda: self._admit(record, message), self.book.write, refused)
+            taken = _Taken(
+                lambda: self._admit(record, message),
+                self.book.write,
+                lambda: admitted(before, self.contract, message, self.policy.repeats),
+            )
             with self._recorded_if_refused(record, message, taken):
                 if message.task in ("train", "validate") and self.gate.shared:
                     self.arriving.require_place(record, message, model, taken)
@@ -243,19 +246,19 @@ class _Taken:
     Attributes:
         admit: counts it.
         write: keeps a record.
-        refused: the record where it is not answered.
+        refused: gives the record where it is not answered.
         done: it has its place.
     """
 
     admit: Callable[[], None]
     write: Callable[[Record], None]
-    refused: Record
+    refused: Callable[[], Record]
     done: bool = False
 
     def __call__(self) -> None:
         """Before something is asked of the site's data, or told of them, while it may still be refused."""
         if not self.done:
-            self.answered(self.refused)
+            self.answered(self.refused())
 
     def answered(self, record: Record) -> None:
         """With the record of a question that is not refused."""

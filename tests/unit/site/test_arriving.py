@@ -1,5 +1,6 @@
 """Weights that come to a site, check by check."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -144,6 +145,18 @@ def test_what_is_refused_for_its_distance_counts_as_a_question():
     assert asked
 
 
+@contextmanager
+def out_of_memory():
+    """Meanwhile no training comes to its end."""
+
+    def fails(*_):
+        raise MemoryError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Method, "train", fails)
+        yield patch
+
+
 def after_rounds(number, algorithm, **fields):
     """A guarded site that has trained so many rounds, and what would come next."""
     federation, site, model = begun(SitePolicy(largest_jump=3), algorithm, **fields)
@@ -157,25 +170,23 @@ def after_rounds(number, algorithm, **fields):
 @pytest.mark.parametrize(
     ("algorithm", "settings"), [("fedavg", {}), ("ditto", {}), ("apfl", {}), ("fedavg", {"prior": 1})]
 )
-def test_after_a_round_that_failed_distances_are_from_what_came(monkeypatch, algorithm, settings):
+def test_after_a_round_that_failed_distances_are_from_what_came(algorithm, settings):
     """And never from a model of the site's own, which a server could find by asking how far it is from many places."""
     site, model, came = after_rounds(2, algorithm, settings=settings)
-    with monkeypatch.context() as failing:
-        failing.setattr(Method, "train", lambda *_: (_ for _ in ()).throw(MemoryError))
+    with out_of_memory():
         assert "MemoryError" in refused(site, Message("train", 3, came), model)
     round_, kept = site.party.received(2, model)
     assert round_ == 3 and all(torch.equal(kept[name], came[name]) for name in came)
     assert not isinstance(answer(site, Message("train", 3, came), model), Failure)
 
 
-def test_a_site_that_failed_in_a_late_round_is_not_left_out_for_ever(monkeypatch):
+def test_a_site_that_failed_in_a_late_round_is_not_left_out_for_ever():
     """The first model is further away by then than the limit lets anything come from there."""
     site, model, came = after_rounds(3, "fedavg")
     far = {name: tensor.clone() for name, tensor in came.items()}
     record = site.book.read(site.contract)
     site.book.write(replace(record, step=1e-3 * record.step))  # as after hundreds of rounds of short steps
-    with monkeypatch.context() as failing:
-        failing.setattr(Method, "train", lambda *_: (_ for _ in ()).throw(MemoryError))
+    with out_of_memory() as failing:
         failing.setattr(Arriving, "require_place", lambda *_: None)
         assert "MemoryError" in refused(site, Message("train", 4, far), model)
     assert not isinstance(answer(site, Message("train", 5, far), model), Failure)
@@ -188,10 +199,9 @@ def test_a_server_says_rounds_by_numbers():
         assert (message.best_round, message.selected_round) == (0, 3)
 
 
-def test_a_site_that_missed_all_rounds_but_the_first_is_held_to_what_came(monkeypatch):
+def test_a_site_that_missed_all_rounds_but_the_first_is_held_to_what_came():
     site, model, came = after_rounds(1, "fedavg")
-    with monkeypatch.context() as failing:
-        failing.setattr(Method, "train", lambda *_: (_ for _ in ()).throw(MemoryError))
+    with out_of_memory():
         for round_ in (2, 3, 4):
             assert "MemoryError" in refused(site, Message("train", round_, came), model)
     assert site.party.received(1, model)[0] == 4
@@ -201,11 +211,10 @@ def test_a_site_that_missed_all_rounds_but_the_first_is_held_to_what_came(monkey
     assert not isinstance(answer(site, Message("train", 5, came), model), Failure)
 
 
-def test_a_round_that_the_server_lost_is_asked_again_and_fails(monkeypatch):
+def test_a_round_that_the_server_lost_is_asked_again_and_fails():
     """What came for it is the last that the site has, of the round before its last answer."""
     site, model, came = after_rounds(3, "ditto")
-    with monkeypatch.context() as failing:
-        failing.setattr(Method, "train", lambda *_: (_ for _ in ()).throw(MemoryError))
+    with out_of_memory():
         assert "MemoryError" in refused(site, Message("train", 2, came), model)
     assert site.party.received(3, model)[0] == 2
     assert not isinstance(answer(site, Message("train", 3, came), model), Failure)
