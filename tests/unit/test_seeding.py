@@ -1,8 +1,9 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medpfl.core.seeding import derive_seed, generator
+from medpfl.core.seeding import derive_seed, generator, seed_global
 
 purposes = st.lists(st.one_of(st.text(max_size=4), st.integers(0, 99)), max_size=4).map(tuple)
 
@@ -37,3 +38,20 @@ def test_generators_repeat():
     first = torch.rand(5, generator=a)
     assert torch.equal(first, torch.rand(5, generator=b))
     assert not torch.equal(first, torch.rand(5, generator=c))
+
+
+def test_global_seeds_are_torchs_without_a_traceback(monkeypatch):
+    torch.manual_seed(2**63 - 1)
+    expected = torch.rand(5)
+    monkeypatch.setattr("traceback.format_stack", lambda *_: pytest.fail("a traceback takes a millisecond"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    seed_global(2**63 - 1)
+    assert torch.equal(torch.rand(5), expected)
+
+
+def test_gpus_are_seeded_where_there_are_any(monkeypatch):
+    seeds = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.manual_seed_all", seeds.append)
+    seed_global(3)
+    assert seeds == [3]

@@ -16,7 +16,6 @@ from __future__ import annotations
 from copy import deepcopy
 from functools import partial
 
-import torch
 from torch import nn
 
 from medpfl.algorithms.base import Algorithm
@@ -24,6 +23,7 @@ from medpfl.algorithms.fedprox import proximal_term
 from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run
 from medpfl.algorithms.mixing import Samples
 from medpfl.core.parameters import State
+from medpfl.core.seeding import seed_global
 from medpfl.core.settings import Settings, setting
 from medpfl.training.loop import train_epochs
 from medpfl.training.objective import objective_of
@@ -61,7 +61,7 @@ class OwnModel(Mechanism):
 
         def end() -> Outcome:
             order = round_.order("ditto")
-            torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
+            seed_global(order.initial_seed())
             objective = objective_of(own, [self._near(round_, own, received)], round_.loss)
             memory = round_.memory and round_.memory.of(self.name)
             epochs = round_.run.local_epochs

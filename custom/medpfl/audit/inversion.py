@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from medpfl.audit.prior import prior_images
 from medpfl.audit.victim import Exchange, Known
 from medpfl.core.layers import batch_norm_layers
-from medpfl.core.seeding import generator
+from medpfl.core.seeding import generator, seed_global
 from medpfl.core.site_data import batch_sizes
 from medpfl.models import logits
 
@@ -38,7 +38,7 @@ def invert(known: Known, exchange: Exchange, labels: Tensor, seconds: float) -> 
         labels: (n,) of the training samples, in the site's order.
         seconds: of the processor; the search ends there at the latest.
     """
-    torch.manual_seed(known.config.seed)
+    seed_global(known.config.seed)
     model = known.model_of(exchange.sent).train()
     names = [n for n, p in model.named_parameters() if p.requires_grad and n in known.whole]
     aim = {name: exchange.change[name] for name in names}

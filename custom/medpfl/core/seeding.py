@@ -25,6 +25,17 @@ def generator(seed: int, *purpose: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(derive_seed(seed, *purpose))
 
 
+def seed_global(seed: int) -> None:
+    """Seeds torch's global generators, the CPU's and all GPUs', from which layers like dropout draw.
+
+    ``torch.manual_seed`` does so too, and for each kind of accelerator that has not begun it notes where it was called
+    from: a millisecond, in which a small network takes a step.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+
+
 @contextmanager
 def drawn_apart(device: torch.device | None = None) -> Iterator[None]:
     """What is drawn meanwhile leaves torch's global generators as they were: the CPU's, and a GPU's that is named.
@@ -44,12 +55,14 @@ class Order(torch.Generator):
         even: batches are as alike in size as can be.
         batch: which training samples, (B,) int64, the batch has that is trained on; None while there is none. Whoever
             gives batches says it.
+        step: of what it is trained on: the round's own, or a further step of a method's (:func:`trained_on_too`).
         given: of samples of which nobody knows which they are, how many there were so far.
     """
 
     changes: torch.Generator | None = None
     even: bool = False
     batch: torch.Tensor | None = None
+    step: str = ""
     given: int = 0
 
 
@@ -62,6 +75,20 @@ def end_batch(order: torch.Generator) -> None:
     """What goes through the model until the next batch is none that is trained on."""
     if isinstance(order, Order):
         order.batch = None
+
+
+@contextmanager
+def trained_on_too(order: torch.Generator | None, samples: torch.Tensor | None, step: str) -> Iterator[None]:
+    """Inside, what goes through the model is made of these samples of the site's, and its weights move by that, too."""
+    if not isinstance(order, Order):
+        yield
+        return
+    before = order.batch, order.step
+    order.batch, order.step = samples, step
+    try:
+        yield
+    finally:
+        order.batch, order.step = before
 
 
 def changes_of(order: torch.Generator) -> torch.Generator:

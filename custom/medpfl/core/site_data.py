@@ -30,7 +30,7 @@ from medpfl.core.own_loaders import (
     used_up,
     varies,
 )
-from medpfl.core.seeding import Order, changes_of, is_even
+from medpfl.core.seeding import Order, changes_of, is_even, seed_global
 
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
@@ -238,7 +238,7 @@ class SiteLoaders:
         """See :class:`SiteData`. Batches are the loader's; each epoch's order derives from the generator."""
         if balanced:
             raise LoaderError(BALANCED())
-        torch.manual_seed(int(torch.randint(2**62, (), generator=changes_of(generator))))
+        seed_global(int(torch.randint(2**62, (), generator=changes_of(generator))))
         return _numbered(self._moved(self.train), generator)
 
     def batches_in_epoch(self, batch_size: int, *, repeats: bool = False) -> int:

@@ -17,7 +17,7 @@ from medpfl.core.declarations import AllButAdaptersAndTop, Union, counts_layers,
 from medpfl.core.errors import UserError, first_line
 from medpfl.core.frozen import freeze, frozen_names
 from medpfl.core.parameters import ParameterSplit, StateError
-from medpfl.core.seeding import derive_seed, drawn_apart
+from medpfl.core.seeding import derive_seed, drawn_apart, seed_global
 from medpfl.core.threads import intra_op_threads
 from medpfl.data.source import DataSource, images_per_sample
 from medpfl.models import build_model, logits
@@ -129,7 +129,7 @@ def pick_device(config: RunConfig) -> torch.device:
 def seeded_model(config: RunConfig, source: DataSource, device: torch.device) -> nn.Module:
     """The run's first model: the same values at the server and at every site."""
     with drawn_apart(device), intra_op_threads(1):
-        torch.manual_seed(derive_seed(config.seed, "model"))
+        seed_global(derive_seed(config.seed, "model"))
         model = _built(config, source)
     return model.to(device)
 

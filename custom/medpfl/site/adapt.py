@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from medpfl.config.run import RunConfig
-from medpfl.core.seeding import generator
+from medpfl.core.seeding import generator, seed_global
 from medpfl.core.site_data import SiteData
 from medpfl.tasks.selection import seen, selection
 from medpfl.training.loop import train_plainly
@@ -49,7 +49,7 @@ def adapt(
     for epoch in range(1, epochs + 1):
         order = generator(config.seed, name, "join", epoch, "shuffle")
         if one_epoch:
-            torch.manual_seed(order.initial_seed())  # as train_plainly has it
+            seed_global(order.initial_seed())  # as train_plainly has it
             one_epoch(order)
         else:
             train_plainly(model, data, config.trainer, 1, order, config.trainer.loss(learned.loss, data))

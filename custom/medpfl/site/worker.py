@@ -20,7 +20,7 @@ from medpfl.core.channels import Channel
 from medpfl.core.errors import TornFile, UserError
 from medpfl.core.messages import Message, Update
 from medpfl.core.parameters import ParameterSplit, State, StateError, distance
-from medpfl.core.seeding import Chance
+from medpfl.core.seeding import Chance, seed_global
 from medpfl.core.site_data import PARTS, SiteData
 from medpfl.site import words
 from medpfl.site.answer import carry_out
@@ -208,7 +208,7 @@ class Site:
         method = self._method(message, model, round_, ("update", round_), round_ - 1)
         method.begin()
         order = self.chance.order(self.name, round_, "shuffle")
-        torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
+        seed_global(order.initial_seed())
         watches = self.least > SHARE
         resting = Resting(self.data, order, config.local_epochs, method.own_beside) if watches else None
         with resting.watched(model, self.split.shared_names) if resting else nullcontext():

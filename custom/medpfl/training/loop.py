@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.reasons import Reason
-from medpfl.core.seeding import end_batch
+from medpfl.core.seeding import end_batch, seed_global
 from medpfl.core.site_data import SiteData
 from medpfl.models import logits
 from medpfl.training.memory import Memory
@@ -145,7 +145,7 @@ def train_plainly(
     memory: Memory | None = None,
 ) -> float:
     """:func:`train_epochs` on a loss alone; layers like dropout draw from the global generator, seeded by the order."""
-    torch.manual_seed(order.initial_seed())
+    seed_global(order.initial_seed())
     return train_epochs(model, data, trainer, epochs, order, plain_objective(model, loss), memory=memory)
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from medpfl.algorithms.mechanism import Run
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import State, on_cpu
-from medpfl.core.seeding import derive_seed, drawn_apart, generator
+from medpfl.core.seeding import derive_seed, drawn_apart, generator, seed_global
 from medpfl.core.site_data import SiteData
 from medpfl.core.threads import intra_op_threads
 from medpfl.models.start_weights import content_of
@@ -31,7 +30,7 @@ def pretrain(run: Run, epochs: int, model: nn.Module, pooled: SiteData) -> State
         pooled: a share of all sites' training data.
     """
     with drawn_apart(next(model.parameters()).device), intra_op_threads(run.intra_op_threads):
-        torch.manual_seed(derive_seed(run.seed, "pretraining"))
+        seed_global(derive_seed(run.seed, "pretraining"))
         order = generator(run.seed, "pretraining", "shuffle")
         train_epochs(model, pooled, run.trainer, epochs, order, plain_objective(model, run.learned.loss))
     return on_cpu(model)
