@@ -38,6 +38,7 @@ from medpfl.algorithms.mixing import Samples
 from medpfl.algorithms.signed_steps import fixed, moved
 from medpfl.core import scratch
 from medpfl.core.parameters import State
+from medpfl.core.seeding import trained_on_too
 from medpfl.core.settings import Settings, setting
 from medpfl.models import logits
 from medpfl.training.loop import Loss, batch_norm_for
@@ -47,8 +48,8 @@ _STEPS = 10
 _BETA = 0.5
 _SMALLEST = 1e-30
 """For a squared norm of 0, as in the authors' code."""
-Sample = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Of a batch: pseudo inputs, f's probabilities of them, perturbed inputs, labels."""
+Sample = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
+"""Of a batch: pseudo inputs, f's probabilities of them, perturbed inputs, labels, which training samples they are."""
 
 
 class PseudoSettings(Settings):
@@ -103,8 +104,10 @@ class PseudoData(Mechanism):
             return logits(functional_call(model, way, (x,))), 0.0
 
         def take_back() -> None:
-            x_s, known, x_p, y = (tensor.to(round_.device) for tensor in next(made))
-            with batch_norm_for(model, y, round_.data.images_per_sample):
+            *tensors, whose = next(made)
+            x_s, known, x_p, y = (tensor.to(round_.device) for tensor in tensors)
+            own = trained_on_too(round_.training, whose, "take back")
+            with batch_norm_for(model, y, round_.data.images_per_sample), own:
                 project(model, moving(), received, [(x_s, known, cross_entropy), (x_p, y, round_.loss)])
 
         return Part(forward=forward, after_step=take_back)
@@ -125,15 +128,16 @@ def pseudo_data(round_: LocalRound, pseudo_size: float, perturbed_size: float) -
         return logits(model(x))
 
     found: list[Sample] = []
+    order = round_.order("pseudo")
     room, first = None, 0
-    for x, y in round_.trainer.with_each_once().batches(round_.data, round_.order("pseudo")):
+    for x, y in round_.trainer.with_each_once().batches(round_.data, order):
         room = scratch.allocate((2, total, *x.shape[1:]), x.dtype) if room is None else room
         rows = slice(first, first + len(y))
         for kept, size in zip(room, (pseudo_size, perturbed_size), strict=True):
             kept[rows] = moved(scores, x, y, loss, size, _STEPS)
         with torch.no_grad():
             known = scores(room[0, rows].to(x.device)).softmax(1)
-        found.append((room[0, rows], known, room[1, rows], y))
+        found.append((room[0, rows], known, room[1, rows], y, order.batch))
         first += len(y)
     return found
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from medpfl.core.messages import Message
 from medpfl.core.noise import NoiseSource
 from medpfl.core.parameters import ParameterSplit, State
-from medpfl.core.seeding import Chance
+from medpfl.core.seeding import Chance, Order
 from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Value
 from medpfl.core.site_data import SiteData
@@ -94,6 +94,7 @@ class LocalRound:
         noise: of differential privacy, for this answer.
         settle: for a site that joins: makes the model what it would begin with.
         chance: what is drawn at random here; None for the run's.
+        training: the order of the samples that the model is trained on; None but in the epochs of a round.
         memory: where optimizers' states stay from round to round; None where they start afresh.
         loss: what the site minimises on its own samples: the task's loss as the run's mechanisms change it.
         likelihood: the same without weights of the classes, for what is of one sample.
@@ -110,6 +111,7 @@ class LocalRound:
     noise: Callable[[], NoiseSource]
     settle: Callable[[], None] = lambda: None
     chance: Chance | None = None
+    training: torch.Generator | None = None
     memory: Memory | None = None
     kept_counted: Callable[[], State | None] | None = None
     loss: Loss = field(init=False)
@@ -132,7 +134,7 @@ class LocalRound:
         """How the site takes its steps in this round; outside of rounds at the rate that the settings say."""
         return self.run.trainer.at(self.when)
 
-    def order(self, purpose: str) -> torch.Generator:
+    def order(self, purpose: str) -> Order:
         """Random numbers for a purpose, from the seed, the site and the round."""
         return (self.chance or Chance(self.run.seed)).order(self.site, self.when, purpose)
 

@@ -149,6 +149,8 @@ class Method:
 
     def train(self, model: nn.Module, data: SiteData, epochs: int, order: torch.Generator) -> float:
         """The epochs of a round; the mean loss per sample."""
+        for round_ in self.rounds.values():
+            round_.training = order
         parts = self._parts.values()
         before = [part.before_step for part in parts if part.before_step]
         after = [part.after_step for part in parts if part.after_step]

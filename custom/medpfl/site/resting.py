@@ -45,7 +45,7 @@ class Resting:
         self._epochs = epochs if isinstance(data, SiteLoaders) else 1  # a loader's samples are others in every epoch
         owners = data.owners("train")
         self._owners = None if owners is None else owners.cpu().unique(return_inverse=True)[1]
-        self._sizes: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {}
+        self._sizes: dict[tuple[str, str], list[tuple[Tensor, Tensor, Tensor]]] = {}
         self._unknown: set[str] = set()
         self._inputs = self._layers = 0
 
@@ -72,8 +72,12 @@ class Resting:
                 hook.remove()
 
     def patients(self) -> float:
-        """As how many patients alike the least of the layers' gradients rest on; infinite where nothing was met."""
-        return min(map(self._alike, self._sizes.values()), default=float("inf")) / self._epochs
+        """As how many patients alike the least of the layers' gradients rest on; infinite where nothing was met.
+
+        A method's further steps count by themselves: it may scale them up to the size of all the others.
+        """
+        found = (self._alike(met) / (1 if step else self._epochs) for (_, step), met in self._sizes.items())
+        return min(found, default=float("inf"))
 
     def require_many(self, least: int) -> None:
         """StateError where the update rests on few patients, by a site's least number of them, or nobody can say."""
@@ -109,15 +113,16 @@ class Resting:
             self._unknown.add(name)
             return
         size, of = _sizes(placed(came)), whose if self._owners is None else self._owners[whose]
+        where = name, self._order.step
         for one in made:
-            one.register_hook(lambda gradient: self._add(name, of, _sizes(placed(gradient)), size, gradient.dtype))
+            one.register_hook(lambda gradient: self._add(where, of, _sizes(placed(gradient)), size, gradient.dtype))
 
-    def _add(self, name: str, whose: Tensor, gradient: Tensor, came: Tensor, dtype: torch.dtype) -> None:
+    def _add(self, where: tuple[str, str], whose: Tensor, gradient: Tensor, came: Tensor, dtype: torch.dtype) -> None:
         if dtype is torch.float16:  # of a step that overflows nothing is taken
             gradient = torch.where(gradient.isfinite().all(), gradient, torch.zeros_like(gradient))
         # Others' samples may go with the site's own, which are the first.
         whose = whose.repeat(self._each)[: len(gradient)]
-        self._sizes.setdefault(name, []).append((whose, gradient[: len(whose)], came[: len(whose)]))
+        self._sizes.setdefault(where, []).append((whose, gradient[: len(whose)], came[: len(whose)]))
 
     @staticmethod
     def _alike(met: Sequence[tuple[Tensor, Tensor, Tensor]]) -> float:

@@ -51,18 +51,18 @@ def test_pseudo_data_by_hand():
     """Ten steps of 0.2 and of 0.01: x_s = 3, x_p = 1.1; f gives class 1 of x_s the probability sigmoid(3 (b - a))."""
     run_config = config("fedreg", pseudo_size=0.2, perturbed_size=0.01)
     model = TwoWeights(1.0, 2.0)
-    (x_s, known, x_p, y), = pseudo_data(local_round(model, data(), run_config), 0.2, 0.01)  # fmt: skip
+    (x_s, known, x_p, y, whose), = pseudo_data(local_round(model, data(), run_config), 0.2, 0.01)  # fmt: skip
 
     assert x_s.item() == pytest.approx(3.0) and x_p.item() == pytest.approx(1.1)
     torch.testing.assert_close(known, softmax(torch.tensor([[3.0, 6.0]]), 1))
-    assert y.tolist() == [0] and model.training
+    assert y.tolist() == whose.tolist() == [0] and model.training
 
 
 def test_pseudo_data_go_up_the_loss_that_the_site_minimises():
     """As a mechanism has changed it: with the sign turned they go the other way, x_s = 1 - 2 and x_p = 1 - 0.1."""
     round_ = local_round(TwoWeights(1.0, 2.0), data(), config("fedreg"))
     round_.loss = lambda output, y: -cross_entropy(output, y)
-    (x_s, _, x_p, _), = pseudo_data(round_, 0.2, 0.01)  # fmt: skip
+    (x_s, _, x_p, *_), = pseudo_data(round_, 0.2, 0.01)  # fmt: skip
     assert x_s.item() == pytest.approx(-1.0) and x_p.item() == pytest.approx(0.9)
 
 
@@ -150,9 +150,10 @@ def test_pseudo_data_lie_in_one_order_and_large_sets_in_a_file(monkeypatch):
     first, again = (pseudo_data(local_round(model, own, run_config), 0.1, 0.001) for _ in range(2))
 
     assert sizes == [(2, 9, 1, 4, 4)] * 2
-    assert [len(y) for *_, y in first] == [4, 5]
+    assert [len(y) for *_, y, _ in first] == [4, 5]
     assert all(torch.equal(a, b) for one, two in zip(first, again, strict=True) for a, b in zip(one, two, strict=True))
-    assert sorted(y for *_, labels in first for y in labels.tolist()) == sorted(own.labels["train"].tolist())
+    assert sorted(y for *_, labels, _ in first for y in labels.tolist()) == sorted(own.labels["train"].tolist())
+    assert all(own.labels["train"][whose].tolist() == labels.tolist() for *_, labels, whose in first)
 
 
 @pytest.mark.parametrize("one_order", [False, True])
@@ -163,7 +164,7 @@ def test_pseudo_data_are_of_each_sample_once_however_training_balances_classes(o
     round_ = local_round(Net(), own, run_config)
     round_.chance = Chance(0, one_order=one_order)
     found = pseudo_data(round_, 0.1, 0.001)
-    assert sorted(y for *_, labels in found for y in labels.tolist()) == own.labels["train"].tolist()
+    assert sorted(y for *_, labels, _ in found for y in labels.tolist()) == own.labels["train"].tolist()
 
 
 def test_to_first_order_no_loss_is_above_where_the_round_began():

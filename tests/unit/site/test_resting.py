@@ -273,7 +273,6 @@ def test_weights_by_which_one_patient_is_the_update_get_no_answer():
 
 
 def test_passes_between_batches_are_not_looked_at():
-    """As of FedReg, which looks at other samples after each step."""
     model, drawn = Plain(), order()
     resting = Resting(DATA, drawn, 1)
     trainer = tiny.config().trainer
@@ -367,3 +366,28 @@ def test_and_so_are_fedvsss_virtual_samples():
     method = site._method(Message("train", 1, federation.initial_shared), model, 1, ("update", 1), 0)
     method.begin()
     assert method.own_beside == 2
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("of", [DATA, SiteLoaders(train=list(DATA.batches("train", 4)))], ids=["tensors", "loaders"])
+def test_and_what_fedreg_takes_back_after_a_step_by_itself(of, gated):
+    """Its pseudo data of one image alone go through a gate that no image of the site's own goes through."""
+
+    brightest = next(x[single(x, None) > 0] for x, _ in DATA.batches("train", 12)).flatten(1)
+
+    class Gated(Plain):
+        def forward(self, x):
+            far = (x.flatten(1) - brightest).abs().amax(1, keepdim=True)
+            moved = (far > 2) & (far < 3.05)  # ten steps of 0.3
+            first = self.fc1(x.flatten(1)).tanh()  # the same value, and a derivative that is a million times as large
+            return self.fc2(first + (first - first.detach()) * torch.where(moved & gated, 1e6, 0.0))
+
+    federation = Federation.of(tiny.config("fedreg", settings={"batch_size": 4, "pseudo_size": 0.3}))
+    site = replace(tiny.sites_of(federation)["site-1"], data=of)
+    model, drawn = Gated(), order()
+    method = site._method(Message("train", 1, federation.initial_shared), model, 1, ("update", 1), 0)
+    method.begin()
+    resting = Resting(of, drawn, 3)
+    with resting.watched(model, ("fc1.weight",)):
+        method.train(model, of, 3, drawn)
+    assert (resting.patients() < 1.5) is gated
