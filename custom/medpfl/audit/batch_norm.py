@@ -3,7 +3,8 @@
 With the weights below a batch norm at zero, its output is the same for every image: a * b + c, where b is the bias
 below it, which the server sets, and a and c are what the site keeps (gamma over the standard deviation, and the rest).
 Above it, the model answers class p or class q as that number lies above or below a threshold of the server's choice,
-and the accuracy tells which: each task halves the interval. Two values of b give a and c of a channel.
+and the accuracy tells which: each task halves the interval. Two values of b give a and c of a channel. Where a run
+answers no more, the next task is in a new one.
 """
 
 from __future__ import annotations
@@ -168,6 +169,9 @@ def _two_classes(line: Line, known: Known, probe: Probe) -> tuple[int, int] | No
 
 
 def _accuracy(line: Line, known: Known, state: State) -> float | None:
-    update = line.ask(Message("validate", known.config.rounds, state, {"best_round": 0}))
+    question = Message("validate", known.config.rounds, state, {"best_round": 0})
+    update = line.ask(question)
+    if update is None and honest_rounds(line, known, 1):  # a new run of the same job, in which the site trains the same
+        update = line.ask(question)
     found: Any = update.metrics.get("validation") if update else None
     return found.get("accuracy") if isinstance(found, Mapping) else None

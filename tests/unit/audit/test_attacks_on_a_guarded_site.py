@@ -105,11 +105,20 @@ def test_what_few_repeats_hold_in_a_run_more_runs_give(attack):
 
 
 @pytest.mark.slow
-def test_personal_batch_norm_is_read_where_only_a_policy_would_hold_it():
-    attacked = permissive("fedbn")
+@pytest.mark.parametrize("policy", [ANYTHING, SitePolicy(repeats=3)], ids=["in one run", "in many"])
+def test_personal_batch_norm_is_read_where_only_a_policy_would_hold_it(policy):
+    attacked = replace(permissive("fedbn"), policy=policy)
     attacked.probe = make_probe(attacked.known, 5)
     finding = attempts.batch_norm(attacked)
     assert (finding.verdict, len(finding.figures["errors"])) == ("fails", 4), finding
+    assert any("repeats 3 times" in words for words in finding.refusals) is (policy != ANYTHING), finding
+
+
+def test_of_a_hospitals_batch_norm_more_runs_give_nothing():
+    attacked = replace(permissive("fedbn"), policy=HOSPITAL)
+    attacked.probe = make_probe(attacked.known, 5)
+    finding = attempts.batch_norm(attacked)
+    assert finding.verdict == "passes" and finding.figures["errors"] == [], finding
 
 
 @pytest.mark.parametrize("attack", [attempts.constant_class, attempts.known_image])
