@@ -23,6 +23,7 @@ from medpfl.core.growing import Growing
 from medpfl.core.messages import Failure
 from medpfl.core.server_state import ServerState
 from medpfl.core.statefile import read_info, read_state, write_state
+from medpfl.core.whole_file import flush
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,8 @@ def save_checkpoint(
         if path.exists():
             os.replace(path, _previous(path))
         os.replace(fresh, path)
+        if durable:
+            flush(path.parent)
         for unfinished in path.parent.glob(f".{fresh.name}.*.tmp"):  # a kill left it
             unfinished.unlink()
     except OSError as error:

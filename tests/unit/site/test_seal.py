@@ -85,7 +85,12 @@ def test_a_key_is_made_once_and_is_the_owners_alone(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "mode", "words"),
-    [("00" * 32, 0o644, "others may read"), ("zz", 0o600, "no key of 64"), ("00" * 31, 0o600, "no key of 64")],
+    [
+        ("00" * 32, 0o604, "others may read"),
+        ("00" * 32, 0o640, "others may read"),
+        ("zz", 0o600, "no key of 64"),
+        ("00" * 31, 0o600, "no key of 64"),
+    ],
 )
 def test_a_key_that_is_none_or_open_to_others_is_refused(tmp_path, content, mode, words):
     (tmp_path / FILE).write_text(content)
