@@ -307,3 +307,17 @@ def test_where_the_best_rounds_file_is_damaged_the_last_round_stands_in(tmp_path
         file.write_bytes(file.read_bytes()[:-9])
     assert rival.round == 4
     assert all(torch.equal(t, rival.store.get(ALONE, 4)[k]) for k, t in rival.best().items())
+
+
+def test_further_measures_are_at_the_thresholds_of_the_validation_data():
+    state, sites = run(config("fedavg"))
+    unlike = []
+    for name, site in sites.items():
+        metrics, learned = state.final[name], site.config.learned
+        kept = final_state(site.store, metrics["tested"]["selected"])
+        model = restored(Federation.of(site.config).model(), kept)
+        test, validation = (learned.predict(model, site.data, part) for part in ("test", "validation"))
+        expected, of_test = (learned.further(test, cases, None).numbers() for cases in (validation, test))
+        assert metrics["test"]["selected"].items() >= expected.items()
+        unlike.append(expected["sensitivity"] != of_test["sensitivity"])
+    assert any(unlike)
