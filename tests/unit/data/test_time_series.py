@@ -79,6 +79,15 @@ def test_sites_and_patients_are_the_files(home):
     assert source.describe()["sites"]["site-1"]["patients"] == 10
 
 
+def test_what_is_pooled_are_windows_that_sites_train_on(home):
+    source = open_source(config(write_series(home / "mine.npz", **SITES), sites=2))
+    pooled = source.pooled_training(1.0, CPU)
+    assert [pooled.samples(part) for part in PARTS] == [30, 0, 0]
+    training = torch.cat([source.site(name, CPU).images["train"] for name in ("site-1", "site-2")])
+    rows, others = pooled.images["train"].flatten(1), training.flatten(1)
+    assert torch.equal(rows[:, None].eq(others).all(2).sum(0), torch.ones(30, dtype=torch.long))
+
+
 def test_drawn_sites_keep_a_patient_together(home):
     file = write_series(home / "mine.npz", patients=np.arange(60) // 3)
     source = open_source(config(file, partition="equal-dirichlet:1", sites=4))
