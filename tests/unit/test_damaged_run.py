@@ -132,6 +132,7 @@ def test_a_run_that_cannot_be_removed_is_not_taken_for_the_new_one(finished, tmp
         start(tmp_path / "run", small(alone="yes"), overwrite=True)
 
 
+@pytest.mark.slow
 def test_models_of_a_run_whose_state_is_gone_are_not_another_runs(finished, tmp_path):
     out, whole = finished
     shutil.copytree(out, tmp_path / "run")

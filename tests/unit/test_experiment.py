@@ -260,7 +260,9 @@ def test_overwrite_throws_the_old_run_away(tmp_path):
     assert set(models(tmp_path)) == set(SITES)
 
 
-@pytest.mark.parametrize("wrong", [{"data": "nothere"}, {"model": "monai:DenseNet121"}])
+@pytest.mark.parametrize(
+    "wrong", [{"data": "nothere"}, pytest.param({"model": "monai:DenseNet121"}, marks=pytest.mark.slow)]
+)
 def test_an_overwriting_run_that_cannot_begin_throws_nothing_away(tmp_path, wrong):
     start(tmp_path, small("local", rounds=1))
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}

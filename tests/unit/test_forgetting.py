@@ -45,7 +45,7 @@ def test_local_training_after_the_last_round_is_the_next_round(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["fedreg", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "ditto"))]
+    "algorithm", ["fedavg", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedreg", "ditto"))]
 )
 def test_the_course_begins_and_ends_with_what_is_measured(tmp_path, algorithm):
     """Also of methods that read a site's data to another end, before that training or after it."""

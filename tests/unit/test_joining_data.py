@@ -39,6 +39,7 @@ def test_data_of_another_form_are_refused_once_for_each_site(tmp_path, caplog):
     assert not caplog.records  # the terminal has them already
 
 
+@pytest.mark.slow
 def test_numbered_classes_are_those_of_the_run_by_number(tmp_path):
     numbered = npz(tmp_path / "own.npz", 11)
     fields = {**SAMPLE, "held_out": 0, "model": "lenet5"}

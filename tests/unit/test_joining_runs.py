@@ -69,6 +69,7 @@ def test_alone_is_training_from_the_first_model_in_the_same_order(tmp_path):
     assert found["alone"] == TASKS["classification"].evaluate(model, data, "test")
 
 
+@pytest.mark.slow
 def test_vit_heads_join(tmp_path):
     finished(tmp_path, make_config(algorithm="vit-heads", model_args=SMALL_VIT, **SAMPLE))
     found = join("vit-heads", tmp_path, {"local_epochs": 1}, tmp_path)

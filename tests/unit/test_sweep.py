@@ -157,6 +157,7 @@ def test_validation_data_choose_a_value_for_each_seed(lambdas):
     assert "Chosen on validation data" in page and "where validation data choose (lambda=" in page
 
 
+@pytest.mark.slow
 def test_the_gain_where_validation_data_choose_is_over_the_local_training_of_the_values(tmp_path):
     """With further steps at the end it is the one that takes them, too, wherever it stands."""
     found = swept(tmp_path, ["local:finetune_steps=5", "local", "fedavg:finetune_steps=5"], "lr=0.01,0.05")
@@ -170,6 +171,7 @@ def test_the_gain_where_validation_data_choose_is_over_the_local_training_of_the
     assert either["groups"][labels.index("FedAvg")]["chosen"]["baseline"] == "Local training"
 
 
+@pytest.mark.slow
 def test_of_use_it_is_said_that_its_cases_chose_already(lambdas, tmp_path):
     swept(tmp_path, ["fedbn"], "use=received,best")
     words = "of values of use they speak too well of these"

@@ -130,7 +130,7 @@ def test_a_step_goes_no_farther_than_to_where_the_penalty_pulls():
     assert gradient.flatten().tolist() == pytest.approx([2 * 200 * (1 - 5), 2 * 2 * (2 - 7)])
 
 
-@pytest.mark.parametrize("weight", [1e3, 1e8])
+@pytest.mark.parametrize("weight", [pytest.param(1e3, marks=pytest.mark.slow), 1e8])
 def test_however_large_the_weight_it_stays_finite(weight):
     state, _ = run(tiny_config("fedcurv", rounds=6, settings={"curvature": weight}))
     assert not state.failures

@@ -50,7 +50,13 @@ def test_what_is_minimised_has_them_and_what_leaves_does_not():
     torch.testing.assert_close(minimised, expected)
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedper", "fedprox", "ditto", "apfl", "fedrep", "scaffold", "fedbn"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *("fedavg", "fedper", "ditto"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedprox", "apfl", "fedrep", "scaffold", "fedbn")),
+    ],
+)
 def test_the_model_in_use_is_the_received_one_with_frequencies_in_its_bias(algorithm):
     run_config = config(algorithm, settings={"prior": 1.0})
     _, sites = run(run_config)

@@ -69,6 +69,7 @@ def test_a_module_that_can_be_imported_holds_one_too(tmp_path, monkeypatch):
     assert Variant.parse("mine:hold=1").folder == "mine_hold=1"
 
 
+@pytest.mark.slow
 def test_a_run_of_it_and_a_comparison(tmp_path):
     file = written(tmp_path)
     run = medpfl.run(f"{file}:L2_SP", out=tmp_path / "run", settings={"hold": 0.5}, quiet=True, **TINY)

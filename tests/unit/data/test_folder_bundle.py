@@ -15,7 +15,7 @@ from medpfl.site.store import DiskStore
 from medpfl.tasks.evaluation import predict
 
 
-@pytest.mark.parametrize(("fit", "channels"), [("pad", "rgb"), ("crop", "grey")])
+@pytest.mark.parametrize(("fit", "channels"), [("pad", "rgb"), pytest.param("crop", "grey", marks=pytest.mark.slow)])
 def test_probabilities_are_those_of_the_evaluation(tmp_path, monkeypatch, fit, channels):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = write_centres(tmp_path / "fundus")

@@ -79,7 +79,7 @@ def test_what_a_folder_to_segment_lacks_is_said(tmp_path):
     assert len(items(tmp_path / "EZ" / "p1" / "01_mask.png", "picture", masks=True)) == 1
 
 
-@pytest.mark.parametrize("dims", [3, 2])
+@pytest.mark.parametrize("dims", [3, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_volume_has_a_mask_on_its_grid(tmp_path, caplog, dims):
     arguments = {"dims": dims, "spacing": [3.0, 2.0, 2.0]} | ({"patch": [8, 8, 8]} if dims == 3 else {"size": 16})
     model = trained(tmp_path / "run", write_volumes(tmp_path / "data"), data_args=arguments)
@@ -119,7 +119,7 @@ def test_a_volume_has_a_mask_on_its_grid(tmp_path, caplog, dims):
     assert "p2/scan_mask.nii.gz is of an earlier call, and no answer of this one" in caplog.text
 
 
-@pytest.mark.parametrize("dims", [3, 2])
+@pytest.mark.parametrize("dims", [3, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_is_odd_about_a_volume_is_said(tmp_path, caplog, dims):
     shape = {"dims": dims} | ({"patch": [8, 8, 8]} if dims == 3 else {"size": 16})
     data = write_volumes(tmp_path / "data", low=-900)

@@ -286,7 +286,7 @@ def test_which_alpha_the_printed_tables_fit():
     assert best == pytest.approx(0.0051, rel=0.03) and low < 0.001 and 0.015 < high < 0.016
 
 
-@pytest.mark.parametrize("alpha", [0.01, 0.005])
+@pytest.mark.parametrize("alpha", [pytest.param(0.01, marks=pytest.mark.slow), 0.005])
 def test_bloodmnist_can_be_drawn_for_every_seed(alpha):
     labels = np.repeat(np.arange(8), OFFICIAL)
     tables = []

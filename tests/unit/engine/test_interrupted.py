@@ -15,7 +15,7 @@ from medpfl.site.store import DiskStore
 from medpfl.site.worker import Site
 
 
-@pytest.mark.parametrize("stop", range(6))
+@pytest.mark.parametrize("stop", [0, 2, 5, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 4))])
 def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, stop):
     run_config = config("fedap")
     federation = Federation.of(run_config)

@@ -18,7 +18,7 @@ from medpfl.models.pamap2_cnn import Pamap2CNN
         (partial(LeNet5BN, num_classes=11), (1, 28, 28), 256, 2),
         (partial(LeNet5BN, in_channels=3, num_classes=4, size=(64, 32)), (3, 64, 32), 16 * 13 * 5, 2),
         (partial(LeNet5BN, num_classes=2, size=16), (1, 16, 16), 16, 2),
-        (partial(AlexNetBN, num_classes=4), (3, 224, 224), 9216, 7),
+        pytest.param(partial(AlexNetBN, num_classes=4), (3, 224, 224), 9216, 7, marks=pytest.mark.slow),
         (partial(AlexNetBN, in_channels=1, num_classes=4, size=63), (1, 63, 63), 9216, 7),
         (partial(Pamap2CNN, num_classes=18), (27, 1, 200), 1408, 2),
         (partial(Pamap2CNN, in_channels=9, num_classes=6, size=(1, 28)), (9, 1, 28), 32, 2),

@@ -243,11 +243,10 @@ def test_the_limit_on_jumps_holds_for_validation_too():
     "algorithm",
     [
         "fedap",
-        "fedprox",
         "scaffold",
         *(
             pytest.param(m, marks=pytest.mark.slow)
-            for m in ("fedavg", "fedbn", "fedper", "lg-fedavg", "f-fedap", "local")
+            for m in ("fedavg", "fedprox", "fedbn", "fedper", "lg-fedavg", "f-fedap", "local")
         ),
     ],
 )

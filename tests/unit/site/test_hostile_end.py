@@ -163,6 +163,7 @@ def test_where_its_own_model_is_damaged_a_site_keeps_what_it_says(tmp_path):
     assert close(asked.site.config.learned.evaluate(kept, asked.site.data, "test"), metrics["test"]["last"])
 
 
+@pytest.mark.slow
 def test_all_train_alone_from_the_first_model_side_by_side(monkeypatch):
     began, before = [], Rival._before
 

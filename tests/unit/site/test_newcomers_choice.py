@@ -125,7 +125,10 @@ def test_who_joins_a_hospital_tells_what_rests_on_enough_patients(tmp_path):
     assert few["adapted"] is not None
 
 
-@pytest.mark.parametrize(("algorithm", "validation"), [("fedblend", 8), ("fedblend", 0), ("fedbn", 8)])
+@pytest.mark.parametrize(
+    ("algorithm", "validation"),
+    [("fedblend", 8), *(pytest.param(*of, marks=pytest.mark.slow) for of in [("fedblend", 0), ("fedbn", 8)])],
+)
 def test_it_says_what_it_gained_in_its_own_folder_alone(tmp_path, algorithm, validation):
     data = images(validation=validation, test=30, seed=7)
     metrics, _ = joined(tmp_path, algorithm, data=data)

@@ -143,8 +143,13 @@ def reasons():
             yield file, name, getattr(import_module(module), name)
 
 
+@cache
+def every_node():
+    return [(file, node) for file, tree in files().items() for node in ast.walk(tree)]
+
+
 def nodes(*kinds):
-    return [(file, node) for file, tree in files().items() for node in ast.walk(tree) if isinstance(node, kinds)]
+    return [(file, node) for file, node in every_node() if isinstance(node, kinds)]
 
 
 def _name(node):

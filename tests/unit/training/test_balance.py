@@ -73,7 +73,9 @@ def test_every_class_is_drawn_as_often_and_an_epoch_is_as_long():
     assert all(abs(count - 2000) < 150 for count in drawn[[0, 1, 3]])
 
 
-@pytest.mark.parametrize("settings", [{"class_weights": "balanced"}, {"sampling": "balanced"}])
+@pytest.mark.parametrize(
+    "settings", [{"class_weights": "balanced"}, pytest.param({"sampling": "balanced"}, marks=pytest.mark.slow)]
+)
 def test_both_reach_the_method_and_the_rival(settings):
     (plain, first), (other, second) = (run(config("fedavg", alone="yes", settings=s)) for s in ({}, settings))
     name = "site-1"  # with 5, 4 and 4 images of the classes

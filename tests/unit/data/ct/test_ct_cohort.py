@@ -64,6 +64,20 @@ def test_class_names_come_before_class_numbers(tmp_path):
     assert [s.label for s in _read(tmp_path, classes=("low", "mid", "high"))] == [1, 2]
 
 
+@pytest.fixture(scope="module")
+def centre(tmp_path_factory):
+    """Two scans, and what is none."""
+    folder = tmp_path_factory.mktemp("centre")
+    write_centre(folder, [0, 1])
+    for name in ("a", "b"):
+        write_series(folder / "two" / name, chest())
+    (folder / "none").mkdir()
+    (folder / "packed.zip").touch()
+    write_series(folder / "mr", chest(), change=lambda n, d: setattr(d, "Modality", "MR"))
+    write_series(folder / "anonymous", chest(), patient="")
+    return folder
+
+
 @pytest.mark.parametrize(
     "rows, head, words",
     [
@@ -93,17 +107,10 @@ def test_class_names_come_before_class_numbers(tmp_path):
         (["s0,0", "s1,1", "anonymous,1"], "series,label", "line 4: no patient: the files have no PatientID"),
     ],
 )
-def test_what_is_wrong_with_a_dicom_centre(tmp_path, rows, head, words):
-    write_centre(tmp_path, [0, 1])
-    for name in ("a", "b"):
-        write_series(tmp_path / "two" / name, chest())
-    (tmp_path / "none").mkdir()
-    (tmp_path / "packed.zip").touch()
-    write_series(tmp_path / "mr", chest(), change=lambda n, d: setattr(d, "Modality", "MR"))
-    write_series(tmp_path / "anonymous", chest(), patient="")
-    _table(tmp_path, *rows, head=head)
+def test_what_is_wrong_with_a_dicom_centre(centre, rows, head, words):
+    _table(centre, *rows, head=head)
     with pytest.raises(UserError, match=words) as error:
-        _read(tmp_path, classes=("0", "1"))
+        _read(centre, classes=("0", "1"))
     assert "\n" not in str(error.value)
 
 

@@ -78,7 +78,7 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("compress", [rle, jpeg_2000])
+@pytest.mark.parametrize("compress", [rle, pytest.param(jpeg_2000, marks=pytest.mark.slow)])
 def test_what_can_be_decoded_is_the_same_volume(tmp_path, compress):
     folder = centre(tmp_path / "ct", compress)
     write_series(tmp_path / "plain", chest())

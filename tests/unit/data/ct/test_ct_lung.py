@@ -67,7 +67,7 @@ def _tight(volume, lung, sides):
     return volume[sides], lung[sides]
 
 
-@pytest.mark.parametrize("hu", [-850, -930, -700])
+@pytest.mark.parametrize("hu", [-850, *(pytest.param(hu, marks=pytest.mark.slow) for hu in (-930, -700))])
 @pytest.mark.parametrize(
     "sides",
     [np.s_[30:98], np.s_[26:102, 30:98], np.s_[:, 28:100], np.s_[36:92, 36:92], np.s_[36:], np.s_[36:, 36:]],

@@ -7,7 +7,7 @@ import numpy as np
 import pydicom
 import pytest
 import torch
-from hospitals import FAULTS, mr, truncated, write_cohort, write_table
+from hospitals import FAULTS, truncated, write_cohort, write_table
 from make_dicom import chest, write_series
 
 from medpfl.cli.options import Options
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 1, "patch_size": 8}
 
 
-QUICK, slow = (truncated, mr), pytest.mark.slow
+QUICK, slow = (truncated,), pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -324,6 +324,7 @@ def test_a_run_reports_patients_the_new_test_and_the_held_out_centre(cohort, tmp
         assert words in page, words
 
 
+@pytest.mark.slow
 def test_a_patient_with_scans_of_two_classes_is_two_cases_and_one_person(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for centre in ("north", "south"):

@@ -96,7 +96,7 @@ def test_a_killed_cohort_is_no_data(tmp_path):
     assert files_below(tmp_path / "killed") == []
 
 
-@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("masks", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_full_disk_is_said_in_a_line_and_leaves_nothing(tmp_path, masks):
     said = rf"^{tmp_path}/full: cannot be written \(File too large\)$"
     with no_space(left=2000), pytest.raises(UserError, match=said):
