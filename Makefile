@@ -11,7 +11,7 @@ PYTEST := $(VENV)/bin/python -m pytest --numprocesses $(WORKERS)
 
 .PHONY: demo test slow lint jobs wheel hashes clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt custom/medpfl/core/version.py
 	$(PYTHON) -c 'import sys; assert (3, 10) <= sys.version_info < (3, 13), "medpfl needs Python 3.10 to 3.12; try: make PYTHON=python3.11"'
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch

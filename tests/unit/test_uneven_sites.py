@@ -17,6 +17,7 @@ from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.site_data import ImageTensors
 from medpfl.data.partition.published_counts import COUNTS
+from medpfl.data.uneven import require_test_cases
 from medpfl.runs.experiment import run_experiment
 
 TABLE = np.array(COUNTS["0.005"])
@@ -95,6 +96,12 @@ def test_every_method_reports_every_site(algorithm, uneven, tmp_path):
     assert all(map(math.isfinite, numbers(json.loads((tmp_path / "results.json").read_text()))))
     assert "NaN" not in (tmp_path / "report.html").read_text()
     assert "nan" not in (tmp_path / "history.csv").read_text()
+
+
+def test_centres_of_two_patients_are_advised_more_of_them():
+    described = {"sites": {name: {"train": 2, "test": 0, "patients": 2} for name in ("north", "south")}}
+    with pytest.raises(UserError, match=r"each site has one or two patients, who train: more patients are needed$"):
+        require_test_cases(described, make_config(algorithm="fedavg", sites=2))
 
 
 @pytest.mark.slow

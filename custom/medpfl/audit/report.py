@@ -94,8 +94,8 @@ def summary(findings: list[Finding], seconds: float) -> list[str]:
         findings: of all attacks.
         seconds: of the processor.
     """
-    tried = [finding for finding in findings if finding.verdict != "not tried"]
-    failed = [finding.attack for finding in tried if finding.verdict != "passes"]
+    tried = [finding for finding in findings if finding.verdict not in ("not tried", "no time")]
+    failed = [finding.attack for finding in findings if finding.verdict not in ("passes", "not tried")]
     asked = [finding for finding in tried if finding.asked]
     unanswered = [finding.attack for finding in asked if not finding.answered]
     lines = [

@@ -174,7 +174,7 @@ class RunFields(BaseModel):
         words="the task's first, or what fits few or one-sided cases",
     )
     pooling: Literal["mean", "attention"] = option("mean", "Over a scan's slices: mean or attention.", TRAINING)
-    device: str = option("auto", "auto, cpu or cuda.", PLACE)
+    device: str = option("auto", "auto, cpu, cuda, or one of several GPUs, e.g. cuda:1.", PLACE)
     min_sites: int = option(0, "Quorum of a round.", FAULTS, words="half of the sites", ge=0)
     timeout: float = option(3600.0, "Seconds to wait for a site.", FAULTS, gt=0, allow_inf_nan=False)
     grace: float | None = option(

@@ -4,7 +4,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 NOT_IN_JOBS = ("__main__.py", "audit", "cli")
 """Of this package's code what makes no run: a job that carries the package leaves it out."""
 

@@ -111,6 +111,8 @@ def require_test_cases(described: Mapping[str, Any], config: RunConfig) -> None:
             remedy = f"{each}: more patients are needed, or fewer --sites"
         else:
             remedy = "each site has one patient, who trains: --data-arg patient=... says whose a file is"
+    elif all(site.get("patients") in (1, 2) for site in sites):
+        remedy = "each site has one or two patients, who train: more patients are needed"
     elif all(site["train"] == 1 for site in sites):
         remedy = "each site has one case, and trains on it: more cases are needed, or fewer --sites"
     else:

@@ -85,6 +85,9 @@ def test_what_was_only_refused_is_said():
     assert "refused every question of all of them: " in summary([refused, none], 1)[2]
     assert summary([refused, none], 1)[-1] == "Passes: every attack stayed within its limit."
     assert summary([Finding("d", "", "", "fails")], 1)[-1] == "Fails: d."
+    late = Finding("e", "the time limit was reached", "", "no time")
+    assert summary([answered, none, late], 1)[0].startswith("1 attacks of 3 tried")
+    assert summary([answered, none, late], 1)[-1] == "Fails: e."
 
 
 def changed(tmp_path, change):

@@ -47,6 +47,11 @@ def config(data, **fields):
     return make_config(data=str(data), data_args=arguments, device="cpu", **({"partition": "natural"} | fields))
 
 
+def test_a_split_is_in_the_tables_of_scans_and_no_option(cohort):
+    with pytest.raises(UserError, match=r"--official: a split of .*cohort is in its tables .*leave it out"):
+        open_source(config(cohort, official=True))
+
+
 def test_slices_carry_their_scans_label_and_their_patient(cohort):
     data = open_source(config(cohort)).site("site-1", CPU)
     assert data.images["train"].shape == (3 * 3, 1, 16, 16)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from medpfl.core.errors import UserError
 from medpfl.core.home import at_home
 from medpfl.data.arguments import named_classes
 from medpfl.data.centres import require_natural, require_portable
@@ -78,6 +79,8 @@ class ScanKind(CentreKind):
         """See :class:`~medpfl.data.kinds.kind.Kind`."""
         from medpfl.data.kinds.scans.scan_source import Scans
 
+        if config.official:
+            raise UserError(f"--official: a split of {config.data} is in its tables and kept anyway; leave it out")
         return Scans(config)
 
     def path(self, data: str) -> Path:
