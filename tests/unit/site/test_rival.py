@@ -1,0 +1,66 @@
+"""A site's own rival is what local training is, and outlives rounds that fail and files that are damaged."""
+
+import logging
+
+import pytest
+from tiny import config, run, same
+
+from medpfl.core.errors import TornFile
+from medpfl.site.rival import ALONE, ALONE_BEST, ALONE_OPTIMIZER
+from medpfl.site.store import PERSONAL
+from medpfl.training.loop import TrainingDiverged
+
+KEPT = {"momentum": 0.9, "optimizer_state": "kept"}
+
+
+def rivals(rounds=3, **fields):
+    """The sites after a run in which each trains alone too."""
+    return run(config("fedavg", alone="yes", rounds=rounds, **fields))[1]
+
+
+@pytest.mark.parametrize("settings", [{}, KEPT], ids=["afresh", "kept"])
+def test_it_is_what_local_training_is(settings):
+    _, local = run(config("local", rounds=3, settings=settings))
+    for name, site in rivals(settings=settings).items():
+        assert same(site.store.get(ALONE, 3), local[name].store.get(PERSONAL, 3))
+        assert (3 in site.store.rounds(ALONE_OPTIMIZER)) is bool(settings)
+
+
+def test_the_best_rounds_model_is_that_rounds():
+    sites = rivals()
+    for name, site in sites.items():
+        [best] = site.store.rounds(ALONE_BEST)
+        assert site.rival.round == best
+        assert same(site.rival.best(), rivals(rounds=best)[name].store.get(ALONE, best))
+
+
+def test_where_the_best_rounds_file_is_damaged_it_is_the_last_one_that_is_not(monkeypatch, caplog):
+    site = rivals()["site-1"]
+    whole = type(site.store).get
+
+    def damaged(store, kind, round_):
+        if kind == ALONE_BEST:
+            raise TornFile(f"{kind} is damaged")
+        return whole(store, kind, round_)
+
+    monkeypatch.setattr(type(site.store), "get", damaged)
+    with caplog.at_level(logging.WARNING):
+        assert site.rival.round == 3 and same(site.rival.best(), whole(site.store, ALONE, 3))
+
+
+def test_a_round_that_diverges_leaves_it_as_it_was(monkeypatch):
+    from medpfl.site import rival
+
+    whole, calls = rival.train_plainly, []
+
+    def diverges_in_the_second(*arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise TrainingDiverged("the loss is NaN")
+        return whole(*arguments)
+
+    sites = rivals(rounds=1)
+    monkeypatch.setattr(rival, "train_plainly", diverges_in_the_second)
+    again = run(config("fedavg", alone="yes", rounds=2, sites=1))[1]["site-1"]
+    assert again.store.rounds(ALONE) == again.store.rounds(ALONE_BEST) == [1]
+    assert same(again.store.get(ALONE, 1), sites["site-1"].store.get(ALONE, 1))
