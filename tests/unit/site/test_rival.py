@@ -64,3 +64,4 @@ def test_a_round_that_diverges_leaves_it_as_it_was(monkeypatch):
     again = run(config("fedavg", alone="yes", rounds=2, sites=1))[1]["site-1"]
     assert again.store.rounds(ALONE) == again.store.rounds(ALONE_BEST) == [1]
     assert same(again.store.get(ALONE, 1), sites["site-1"].store.get(ALONE, 1))
+    assert again.rival._before(3)[0] == 1  # from which the next goes on
