@@ -194,7 +194,7 @@ class Restarted:
 
 @pytest.mark.parametrize("again", ["the same command with --resume", "the same command"])
 def test_a_job_to_come_back_to_is_told_by_the_words_of_its_command(tmp_path, monkeypatch, again):
-    system = System(admin_kit(tmp_path, days=1), patience=1.0, again=again)
+    system = System(admin_kit(tmp_path, days=1), patience=0.1, again=again)
     with pytest.raises(UserError, match=f"the job may go on: {again} follows it$"):
         system.follow("7", lambda _: None, pause=0.0, give_up=0.0)
     monkeypatch.setattr(system.kit, "log_in", lambda patience: Restarted())

@@ -49,6 +49,7 @@ def test_counted_samples(samples, largest):
 
 def test_uneven_sites_below_the_limit_count_as_they_are():
     assert counted_samples([1, 50, 60, 70, 600], 10) == [1, 50, 60, 70, 600]
+    assert counted_samples([0, 0, 0, 10, 100], 2) == [0, 0, 0, 10, 100]  # twice 55, the median of those that have some
 
 
 def test_equal_statistics_are_noted_and_give_no_weight():
@@ -198,6 +199,11 @@ def test_capped_rows(raw, self_weight, slack, data):
 def test_without_a_cap_the_matrix_is_as_published(raw, self_weight):
     weights = similarity_weights(raw + raw.T, self_weight)
     np.testing.assert_array_equal(cap_others(weights, range(len(raw)), 1.0), weights)
+
+
+def test_who_is_not_there_has_what_the_others_may_weigh_and_nothing_where_they_may_not():
+    np.testing.assert_allclose(cap_others(np.array([[0.5, 0.3, 0.2]]), [None], 0.4), [[0.4, 0.36, 0.24]])
+    np.testing.assert_array_equal(cap_others(np.array([[0.5, 0.3, 0.2]]), [None], 0.3), [[0, 0, 0]])
 
 
 def test_weight_on_one_site_alone_is_shared_among_the_rest():

@@ -1,7 +1,9 @@
 """Start weights of the server's choice, as a site's policy meets them."""
 
 import pytest
+import torch
 from safetensors.torch import save_file
+from test_guard import Guarded
 from tiny import Wide, config, imprinting
 
 from medpfl.algorithms.start import START
@@ -65,3 +67,14 @@ def test_a_hello_is_of_no_round():
 def test_a_network_whose_type_cannot_travel_is_refused_in_words():
     with pytest.raises(UserError, match=r"tiny:Half: fc1\.weight is bfloat16, which cannot travel; give it in float32"):
         Federation.of(config("fedavg", model="tiny:Half"))
+
+
+def test_images_to_train_with_come_no_earlier_than_the_method_has_them():
+    images = torch.full((8, 1, 4, 4), 0.5, dtype=torch.float16)
+    impression = {"impression/images": images, "impression/labels": torch.zeros(8, dtype=torch.int64)}
+    settings = {"warmup": 1, "images": 8, "start": "noise"}
+    guarded = Guarded("fedimpres", model="tiny:Net", rounds=3, local_epochs=1, settings=settings).hello()
+    early = guarded.federation.initial_shared | impression
+    assert guarded.refused("train", 1, early) == "contract: 'impression' is not as the method has it"
+    guarded.train(1)
+    guarded.train(2, guarded.near() | impression)
