@@ -94,7 +94,7 @@ class LocalRound:
         noise: of differential privacy, for this answer.
         settle: for a site that joins: makes the model what it would begin with.
         chance: what is drawn at random here; None for the run's.
-        training: the order of the samples that the model is trained on; None but in the epochs of a round.
+        training: the order of the samples that the model is trained on; None before a round's epochs.
         memory: where optimizers' states stay from round to round; None where they start afresh.
         loss: what the site minimises on its own samples: the task's loss as the run's mechanisms change it.
         likelihood: the same without weights of the classes, for what is of one sample.

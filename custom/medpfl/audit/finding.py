@@ -42,6 +42,11 @@ class Finding:
     figures: Mapping[str, Any] = field(default_factory=dict)
     pairs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
+    @property
+    def was_tried(self) -> bool:
+        """Whether the attack was carried out: it has a meaning here, and there was time."""
+        return self.verdict in ("passes", "fails")
+
     @classmethod
     def not_tried(cls, attack: str, why: str) -> Finding:
         """An attack that has no meaning for this run, or for which this audit knows no way."""

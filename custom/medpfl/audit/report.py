@@ -77,7 +77,7 @@ def write_audit(
 def lines_of(finding: Finding) -> list[str]:
     """An attack in words: the verdict, what was tried, what came back, and the words of refusals."""
     head = f"{finding.attack}: {finding.verdict}"
-    if finding.verdict in ("not tried", "no time"):
+    if not finding.was_tried:
         return [f"{head}: {finding.tried}"]
     lines = [
         f"{head} ({finding.limit})",
@@ -94,8 +94,8 @@ def summary(findings: list[Finding], seconds: float) -> list[str]:
         findings: of all attacks.
         seconds: of the processor.
     """
-    tried = [finding for finding in findings if finding.verdict not in ("not tried", "no time")]
-    failed = [finding.attack for finding in findings if finding.verdict not in ("passes", "not tried")]
+    tried = [finding for finding in findings if finding.was_tried]
+    failed = [finding.attack for finding in findings if not passed([finding])]
     asked = [finding for finding in tried if finding.asked]
     unanswered = [finding.attack for finding in asked if not finding.answered]
     lines = [

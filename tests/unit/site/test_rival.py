@@ -8,7 +8,7 @@ from tiny import config, run, same
 from medpfl.core.errors import TornFile
 from medpfl.site.rival import ALONE, ALONE_BEST, ALONE_OPTIMIZER
 from medpfl.site.store import PERSONAL
-from medpfl.training.loop import TrainingDiverged
+from medpfl.training.loop import TrainingDiverged, train_plainly
 
 KEPT = {"momentum": 0.9, "optimizer_state": "kept"}
 
@@ -49,9 +49,7 @@ def test_where_the_best_rounds_file_is_damaged_it_is_the_last_one_that_is_not(mo
 
 
 def test_a_round_that_diverges_leaves_it_as_it_was(monkeypatch):
-    from medpfl.site import rival
-
-    whole, calls = rival.train_plainly, []
+    whole, calls = train_plainly, []
 
     def diverges_in_the_second(*arguments):
         calls.append(1)
@@ -60,7 +58,7 @@ def test_a_round_that_diverges_leaves_it_as_it_was(monkeypatch):
         return whole(*arguments)
 
     sites = rivals(rounds=1)
-    monkeypatch.setattr(rival, "train_plainly", diverges_in_the_second)
+    monkeypatch.setattr("medpfl.site.rival.train_plainly", diverges_in_the_second)
     again = run(config("fedavg", alone="yes", rounds=2, sites=1))[1]["site-1"]
     assert again.store.rounds(ALONE) == again.store.rounds(ALONE_BEST) == [1]
     assert same(again.store.get(ALONE, 1), sites["site-1"].store.get(ALONE, 1))
