@@ -33,7 +33,8 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
 
     Where the sites choose what they use, that too.
     """
-    columns = [*_COLUMNS, *["used" for _ in range("used" in joined["mean"])]]
+    chosen = "used" in joined["mean"]
+    columns = [*_COLUMNS, *(["used"] if chosen else [])]
     run, epochs = joined["run"], joined["epochs"]
     measures, left_out = _that_fit(chief(measures_of(joined)), len(columns), console.width)
     numbers = _BESIDE + _NUMBER * len(measures) * len(columns)
@@ -60,12 +61,13 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
         console.print(literal(f"Only in join.json: {', '.join(m.title for m in left_out)}."))
     begun = measures[0]
     sites = joined["sites"].values()
-    told = [[(site[which] or {}).get(begun.name) for which in ("adapted", "alone")] for site in sites]
+    model = "used" if chosen else "adapted"
+    told = [[(site.get(which) or {}).get(begun.name) for which in (model, "alone")] for site in sites]
     if both := [begun.gain(*pair) for pair in told if None not in pair]:
         sign = "" if begun.better == "higher" else f" ({BETTER})"
         over = "" if len(both) == len(told) else f", over the {len(both)} of {len(told)} sites that tell of both"
         gain = f"{begun.told(fmean(both))}{sign}{over}"
-        console.print(literal(f"Adapted against alone, mean {begun.title}: {gain}"))
+        console.print(literal(f"{model.capitalize()} against alone, mean {begun.title}: {gain}"))
     if few := {name: n for name, n in tested.items() if n < SMALL}:
         console.print(literal(_caution(few, of_cases=begun.name == "accuracy")), soft_wrap=True)
     for note in joined.get("notes", ()):
