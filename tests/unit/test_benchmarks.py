@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import runpy
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,8 @@ def test_a_call_with_an_argument_too_few_does_not_fit():
 
     for text, fitting in [("f(1, 2)", True), ("f(1)", False), ("f(1, b=2, c=3)", True), ("f(1, 2, d=3)", False)]:
         assert fits(function, ast.parse(text, mode="eval").body) is fitting
+
+
+def test_readmes_picture_is_of_the_records():
+    made = runpy.run_path(str(ROOT / "benchmarks" / "sites_picture.py"))["picture"]()
+    assert (ROOT / "docs" / "images" / "organamnist-sites.svg").read_text() == made
