@@ -8,7 +8,7 @@ from copy import copy
 from functools import cached_property, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
@@ -103,12 +103,8 @@ def takes_options(*without: str) -> Callable[[Callable[..., None]], Callable[...
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(command, include_extras=True)
-        own = [
-            p.replace(annotation=hints[p.name], kind=Parameter.KEYWORD_ONLY)
-            for name, p in signature(command).parameters.items()
-            if name != "options"
-        ]
+        declared = signature(command, eval_str=True).parameters
+        own = [p.replace(kind=Parameter.KEYWORD_ONLY) for name, p in declared.items() if name != "options"]
         names = [name for name in OPTIONS if name not in without]
         parameters = sorted([*map(_of_field, names), *own, _parameter("preset", Path, _PRESET)], key=_place)
 
