@@ -8,6 +8,7 @@ from statistics import mean
 
 import pytest
 import typer
+from test_presets import read
 
 from medpfl.cli.main import app
 from medpfl.cli.options import Options
@@ -59,7 +60,7 @@ def test_commands_are_read_and_make_configurations(command, tmp_path, monkeypatc
     found = typer.main.get_command(app).commands[name]
     if name == "data":  # a group: the command below it reads its own words
         found, words = found.commands[words[0]], words[1:]
-    said = found.make_context(name, words).params
+    said = read(found, name, words)
     if name != "compare":
         return
     options = Options(

@@ -30,10 +30,17 @@ def preset(tmp_path):
     return write
 
 
+def read(command, name, words):
+    """What typer makes of a command's words, without running it."""
+    params = command.make_context(name, words).params
+    preset = params.get("preset")
+    return params | ({"preset": Path(preset)} if preset else {})  # not every version has made a path of it here
+
+
 def options_of(command):
-    """What typer makes of a command line, without running it: the algorithm and the options."""
+    """The algorithm and the options of a command line."""
     _, name, *words = shlex.split(command)
-    params = typer.main.get_command(app).commands[name].make_context(name, words).params
+    params = read(typer.main.get_command(app).commands[name], name, words)
     return params.get("algorithm"), Options(**{k: v for k, v in params.items() if k == "preset" or k in OPTIONS})
 
 

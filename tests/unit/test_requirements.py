@@ -65,3 +65,8 @@ def test_no_package_is_in_both_files_so_that_torch_can_come_from_elsewhere():
     assert not hospital & cuda
     assert "torch" in cuda
     assert not [name for name in hospital if re.match("(nvidia|cuda|triton)", name)]
+
+
+def test_no_older_version_is_taken_than_those_that_are_tested():
+    """What lies in a user's environment stays there, whatever its age, where nothing is said against it."""
+    assert not [str(asks) for asks in asked() if not any(of.operator == ">=" for of in asks.specifier)]
