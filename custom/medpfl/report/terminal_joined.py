@@ -33,8 +33,7 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
 
     Where the sites choose what they use, that too.
     """
-    chosen = "used" in joined["mean"]
-    columns = [*_COLUMNS, *(["used"] if chosen else [])]
+    columns = [which for which in _COLUMNS if which in joined["mean"]]
     run, epochs = joined["run"], joined["epochs"]
     measures, left_out = _that_fit(chief(measures_of(joined)), len(columns), console.width)
     numbers = _BESIDE + _NUMBER * len(measures) * len(columns)
@@ -61,7 +60,7 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
         console.print(literal(f"Only in join.json: {', '.join(m.title for m in left_out)}."))
     begun = measures[0]
     sites = joined["sites"].values()
-    model = "used" if chosen else "adapted"
+    model = "used" if "used" in columns else "adapted"
     told = [[(site.get(which) or {}).get(begun.name) for which in (model, "alone")] for site in sites]
     if both := [begun.gain(*pair) for pair in told if None not in pair]:
         sign = "" if begun.better == "higher" else f" ({BETTER})"
@@ -104,4 +103,5 @@ def _cells(measures: list[Measure], measured: dict[str, Any], columns: list[str]
     return [printed(m, (measured.get(which) or {}).get(m.name)) for m in measures for which in columns]
 
 
-_COLUMNS = ("received", "adapted", "alone")
+_COLUMNS = ("received", "adapted", "alone", "used")
+"""The last where sites choose."""
