@@ -203,10 +203,24 @@ def _scans(where: Path, modality: Modality) -> list[dict[str, Any]]:
 
 
 def require_place(file: Path) -> None:
-    """UserError, before anything is predicted, if results cannot be written to a file; its folder is made."""
+    """UserError, before anything is predicted, if results cannot be written to a file; its folder is made.
+
+    Of files that are there only results are replaced: a name given by mistake may be a patient's image.
+    """
     if file.is_dir():
         raise UserError(f"--output_path {file}: a folder; give a JSON file in it, e.g. {file / 'results.json'}")
+    if file.is_file() and not _holds_results(file):
+        raise UserError(f"--output_path {file}: is there already, and holds no results of a bundle: give another name")
     require_folder(file.parent, file)
+
+
+def _holds_results(file: Path) -> bool:
+    try:
+        with open(file, "rb") as opened:
+            content = json.load(opened) if opened.peek(1)[:1] == b"{" else None  # an image may be large
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and {"model", "results"} <= content.keys()
 
 
 def require_folder(folder: Path, asked: Path) -> None:

@@ -1,5 +1,6 @@
 """Where a bundle writes what it says of images, and what it calls them."""
 
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import nibabel
 import numpy as np
 import pytest
 
+from medpfl.bundle.answered import PROBLEM
 from medpfl.bundle.inference import Classification, items
 from medpfl.bundle.masks import Segmentation
 from medpfl.core.errors import UserError
@@ -54,6 +56,24 @@ def test_a_place_where_nothing_can_be_written_is_refused_before_anything_is_pred
     masks.output_path = str(tmp_path / "file")
     with pytest.raises(UserError, match=r"--output_path .*file: the folder .* cannot be made: there is a file of that"):
         masks.run()
+
+
+def test_only_results_are_replaced_by_results(tmp_path):
+    torn = SimpleNamespace(data=[{"name": "torn.png", PROBLEM: "torn.png: is torn"}])
+
+    def results_are_to_be_at(name):
+        Classification(None, torn, ["a", "b"], True, {}, str(tmp_path / name)).run()
+
+    others = {"scan.nii": b"\x5c\x01", "list.json": b'{"model": {}}', "torn.json": b'{"model": {}, "res', "empty": b""}
+    for name, content in others.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=f"--output_path .*{name}: is there already, and holds no results of a"):
+            results_are_to_be_at(name)
+        assert (tmp_path / name).read_bytes() == content
+    (tmp_path / "ours").write_text(json.dumps({"model": {}, "results": []}))
+    for name in ("ours", "new"):
+        with pytest.raises(UserError, match="^torn.png: is torn$"):
+            results_are_to_be_at(name)
 
 
 @pytest.mark.parametrize("kind", ["scan", "volume"])
