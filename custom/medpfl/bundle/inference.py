@@ -162,8 +162,13 @@ def _without_masks(where: Path, found: list[dict[str, Any]]) -> list[dict[str, A
 
 
 def _volumes(where: Path) -> list[dict[str, Any]]:
+    from medpfl.data.kinds.scans.nifti import read_volume
+
     closed: list[OSError] = []
-    found = [{"image": str(file), "kind": "volume", "name": name} for name, file in _nifti(where, closed.append)]
+    found = []
+    for name, file in _nifti(where, closed.append):
+        wrong = next((p.message for p in read_volume(file, several=True).problems if p.level == "error"), "")
+        found.append({"image": str(file), "kind": "volume", "name": name} | ({PROBLEM: wrong} if wrong else {}))
     for error in closed:
         name, problem = os.path.relpath(error.filename, where), f"{error.filename}: cannot be read: {error.strerror}"
         found.append({"image": error.filename, "kind": "volume", "name": name, PROBLEM: problem})
@@ -232,6 +237,12 @@ def require_folder(folder: Path, asked: Path) -> None:
         raise UserError(f"--output_path {asked}: the folder {folder} cannot be made: {why}") from None
 
 
+def require_finite(outputs: torch.Tensor, name: str) -> None:
+    """UserError, which names the image, where a network says numbers that are none: no test counts such an answer."""
+    if not outputs.isfinite().all():
+        raise UserError(f"{name}: the network's output is not finite: its values may be far from those of training")
+
+
 class Classification:
     """Classifies every item of a data set and prints the probabilities as JSON.
 
@@ -271,7 +282,7 @@ class Classification:
         if self.output_path:
             require_place(Path(self.output_path))
         found = {"model": self.model, **each(self.dataset.data, lambda n: self._classified(self.dataset[n]))}
-        text = json.dumps(found, indent=1)
+        text = json.dumps(found, indent=1, allow_nan=False)
         print(text)
         if self.output_path:
             write_bytes(Path(self.output_path), (text + "\n").encode(), durable=False)
@@ -285,4 +296,5 @@ class Classification:
         same = {"test": torch.zeros(len(samples["test"]), dtype=torch.long, device=device)}
         data = ImageTensors(images=samples | {"train": samples["test"]}, labels=same, patients=same)
         probabilities, _ = predict(self.network, data, "test", self.of)
+        require_finite(torch.from_numpy(probabilities), item["name"])
         return {"name": item["name"], "probabilities": dict(zip(self.classes, probabilities[0].tolist(), strict=True))}

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from medpfl.bundle.answered import PROBLEM, each, end, in_one_line
-from medpfl.bundle.inference import require_folder
+from medpfl.bundle.inference import require_finite, require_folder
 from medpfl.core.errors import UserError, printably
 from medpfl.core.layers import evaluating
 from medpfl.core.masked_data import Case
 from medpfl.core.whole_file import write_bytes
 from medpfl.data.files import nifti_stem
+from medpfl.data.kinds.folders.picture_file import picture_size, place_in_square
 from medpfl.tasks.segmentation.judging import most_probable, predicted
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Segmentation:
             require_folder(Path(self.output_path), Path(self.output_path))
         found = {"model": self.model, **each(self.dataset.data, self._segmented)}
         self._tell_earlier([item["name"] for item in found.get("left_out", ())])
-        print(json.dumps(found, indent=1))
+        print(json.dumps(found, indent=1, allow_nan=False))
         end(found)
         return found
 
@@ -91,7 +92,9 @@ class Segmentation:
         slices = image if self.window is None and image.dim() == 4 else image[None]
         with evaluating(self.network), torch.inference_mode():
             case = Case(slices, torch.zeros(0), None)
-            return most_probable(predicted(self.network, case, self.window)).to(torch.uint8).cpu()
+            outputs = predicted(self.network, case, self.window)
+            require_finite(outputs, item["name"])
+            return most_probable(outputs).to(torch.uint8).cpu()
 
     def _segmented(self, number: int) -> dict[str, Any]:
         item = self.dataset[number]
@@ -99,7 +102,7 @@ class Segmentation:
         for words in item["stored"].odd() if "stored" in item else ():
             logger.warning("%s: %s", source, words)
         if item["kind"] == "picture":
-            mask = _unsquared(labels, _picture_size(source), self.fit)[0].numpy()
+            mask = _upright_size(labels, _picture_size(source), self.fit)[0].numpy()
             voxel = None
         else:
             mask, voxel = self._on_the_images_grid(labels, item, source)
@@ -123,7 +126,8 @@ class Segmentation:
         if affine is None:
             raise UserError(f"{source}: it is not known where its voxels lie")
         ours = MetaTensor(labels.permute(2, 1, 0)[None].float(), affine=affine)
-        same = SpatialResample(mode="nearest", padding_mode="zeros", dtype=torch.float64)
+        # The file's outermost voxels may lie half a voxel of the network's beyond its last one.
+        same = SpatialResample(mode="nearest", padding_mode="border", dtype=torch.float64)
         mask = same(ours, dst_affine=torch.as_tensor(header.affine), spatial_size=header.shape[:3])[0]
         return mask.numpy().round().astype(np.uint8), float(abs(np.linalg.det(header.affine[:3, :3])))
 
@@ -174,13 +178,20 @@ def _picture_size(file: Path) -> tuple[int, int]:
     """(H, W), upright."""
     if file.suffix.lower() == ".npy":
         return np.load(file, mmap_mode="r", allow_pickle=False).shape[:2]
-    from medpfl.data.kinds.folders.picture_file import picture_size
-
     return picture_size(file)[::-1]
 
 
+def _upright_size(labels: Tensor, shape: tuple[int, int], fit: str) -> Tensor:
+    """The same of a picture, which is first made smaller and then padded, to whole pixels of the square."""
+    if fit != "pad":
+        return _unsquared(labels, shape, fit)
+    left, top, width, height = place_in_square(shape[1], shape[0], labels.shape[-1])
+    shown = labels[:, None, top : top + height, left : left + width]
+    return interpolate(shown.float(), shape, mode="nearest-exact")[:, 0].to(torch.uint8)
+
+
 def _unsquared(labels: Tensor, shape: tuple[int, int], fit: str) -> Tensor:
-    """Square labels (k, S, S) as the slices or pictures were before, (k, H, W); what was cropped away is background."""
+    """Square labels (k, S, S) as the slices were before, (k, H, W); what was cropped away is background."""
     height, width = shape
     edge = {"pad": max(shape), "crop": min(shape)}.get(fit)
     size = shape if edge is None else (edge, edge)

@@ -11,12 +11,14 @@ from monai.config import KeysCollection
 
 from medpfl.core.errors import UserError, first_line
 from medpfl.data.each_value import EachValued
-from medpfl.data.kinds.folders.picture_file import Reading, read_picture
+from medpfl.data.kinds.folders.picture_file import Reading, read_picture, upright
 from medpfl.data.picture import open_picture
 
 
 class LoadPictured(EachValued):
     """A picture file to (C, H, W) float32 from 0 to 255: what Pillow reads, or ``.npy`` with (H, W) or (H, W, 3) uint8.
+
+    As :func:`medpfl.data.kinds.folders.picture_file.read_picture` has it: upright, and transparent pixels on black.
 
     Args:
         keys: what to load.
@@ -35,19 +37,15 @@ class LoadPictured(EachValued):
     def _changed(self, value: str | Path) -> torch.Tensor:
         from PIL import Image
 
-        file = Path(value)
+        file, wanted = Path(value), "RGB" if self.channels == 3 else "L"
         try:
-            image = (
-                Image.fromarray(np.load(file, allow_pickle=False))
-                if file.suffix.lower() == ".npy"
-                else open_picture(file)
-            )
-            mode = image.mode
-            pixels = np.asarray(image.convert("RGB" if self.channels == 3 else "L"))
+            array = Image.fromarray(np.load(file, allow_pickle=False)) if file.suffix.lower() == ".npy" else None
+            mode = _mode(file) if array is None else array.mode
         except Exception as error:  # Pillow and numpy raise errors of many kinds on files that are no pictures.
             raise UserError(f"{file}: cannot be read as a picture: {first_line(error)}") from None
         if mode.startswith(("I", "F")):
             raise UserError(f"{file}: has more than 8 bits a value; the model was trained on 8")
+        pixels = np.asarray(upright(file, wanted) if array is None else array.convert(wanted))
         if pixels.shape[:2] != (self.size, self.size):
             height, width = pixels.shape[:2]
             raise UserError(
@@ -56,6 +54,11 @@ class LoadPictured(EachValued):
             )
         chw = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
         return torch.from_numpy(chw.astype(np.float32))
+
+
+def _mode(file: Path) -> str:
+    with open_picture(file) as opened:
+        return opened.mode
 
 
 class ReadPictured(EachValued):

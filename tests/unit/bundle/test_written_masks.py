@@ -88,9 +88,8 @@ def test_scans_of_one_name_in_several_folders_are_told_apart(tmp_path, kind):
 def test_a_folder_inside_that_cannot_be_read_is_named_beside_what_can(tmp_path, monkeypatch):
     """As the lost+found of a mounted disk: its name says nothing of what is in it."""
     for place in ("a.nii.gz", "closed/b.nii.gz"):
-        file = tmp_path / place
-        file.parent.mkdir(exist_ok=True)
-        file.touch()
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        nibabel.save(nibabel.Nifti1Image(np.zeros((16, 16, 8), np.int16), np.eye(4)), tmp_path / place)
     listed = os.scandir
 
     def scandir(path):

@@ -96,6 +96,15 @@ def squared(image: Image, size: int, fit: Fit, between: int) -> Image:
     return image.resize((size, size), between)
 
 
+def place_in_square(width: int, height: int, size: int) -> tuple[int, int, int, int]:
+    """Where :func:`squared` with ``pad`` puts a picture: left, top, width and height in the square, pixels of it."""
+    from PIL import Image, ImageOps
+
+    scaled = ImageOps.contain(Image.new("1", (width, height)), (size, size), Image.Resampling.NEAREST)
+    left, top = (round((size - side) / 2) for side in scaled.size)
+    return left, top, *scaled.size
+
+
 def picture_size(file: Path) -> tuple[int, int]:
     """Width and height in pixels, upright. Only the file's head is read, which must be good."""
     if is_dicom(file):

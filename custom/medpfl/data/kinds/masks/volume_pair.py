@@ -149,8 +149,7 @@ def read_volume_pair(pair: Pair, reading: Reading, count: int) -> Volume:
             spacing[axis] *= factor
     for words in made["stored"].odd():
         log.warning("%s: %s", pair.image, words)
-    kept = torch.float32 if reading.normalise == "none" else torch.float16
-    return Volume(image.to(kept), mask.round().to(torch.uint8), tuple(spacing), present, made["stored"].ct)
+    return Volume(image, mask.round().to(torch.uint8), tuple(spacing), present, made["stored"].ct)
 
 
 @lru_cache(maxsize=1)

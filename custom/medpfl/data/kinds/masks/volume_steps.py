@@ -16,9 +16,10 @@ MASK = "mask"
 def steps(reading: Reading, masked: bool) -> list[dict[str, Any]]:
     """The transforms in MONAI's bundle notation, in their order; nothing is imported.
 
-    From ``{"image": file}``, and ``"mask"``, (1, X, Y, Z) with its affine, where ``masked``, to (C, D, H, W) float32:
-    slices from the feet up, rows from front to back, columns from the patient's right to left; with ``dims=2``
-    (k, C, size, size) of k such slices.
+    From ``{"image": file}``, and ``"mask"``, (1, X, Y, Z) with its affine, where ``masked``, to (C, D, H, W): slices
+    from the feet up, rows from front to back, columns from the patient's right to left; with ``dims=2``
+    (k, C, size, size) of k such slices. The image is float16, in which it is kept, or float32 where values stay as they
+    are.
     """
     monai, ours = "monai.transforms", "medpfl.data.kinds.masks.transforms"
     keys = ["image", MASK] if masked else ["image"]
@@ -58,6 +59,8 @@ def steps(reading: Reading, masked: bool) -> list[dict[str, Any]]:
     if reading.dims == 2:
         square = {"_target_": f"{ours}.SquareSlicesd", "size": reading.size, "fit": reading.fit}
         made += [{**square, "keys": key, "mask": key == MASK} for key in keys]
+    if reading.normalise != "none":
+        made.append({"_target_": f"{monai}.CastToTyped", "keys": "image", "dtype": "float16"})
     return made
 
 
