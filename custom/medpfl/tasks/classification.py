@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -114,11 +115,12 @@ class Classification(OfProbabilities):
     for_one_sided = "balanced_accuracy"
 
     def loss(self, output: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Mean cross-entropy; with weights of the classes (C,), a weighted mean."""
+        """Mean cross-entropy; with weights of the classes (C,), a weighted mean. 0 where all samples are left out."""
         try:
-            return cross_entropy(output, labels, weight)
+            mean = cross_entropy(output, labels, weight)
         except IndexError:  # of a loader's; labels in memory were looked at before
             raise LabelOutside(output.shape[1]) from None
+        return torch.where((labels != LEFT_OUT).any(), mean, 0 * output.sum())
 
     def predict(self, model: nn.Module, data: SiteData, part: Part) -> Predictions:
         """Probabilities (n, classes) and labels (n,); LabelOutside for one beyond the classes.

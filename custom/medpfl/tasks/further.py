@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from medpfl.core.gain import LEAST_PATIENTS
+from medpfl.tasks.auc import as_log_odds
 from medpfl.tasks.intervals import ALIKE, by_patient, drawn_interval
 
 NAMES = ("sensitivity", "specificity", "f1", "average_precision", "brier", "ece")
@@ -161,7 +162,8 @@ def further(probabilities: np.ndarray, labels: np.ndarray, cuts: np.ndarray, wei
         sensitivity = sums(weights, called & true) / positives
         specificity = sums(weights, ~called & ~true) / (total[:, None] - positives)
         f1 = 2 * sums(weights, guessed & true) / (sums(weights, guessed) + positives)
-        precision = [average_precision(probabilities[:, c], true[:, c], weights) for c in counted]
+        ranked = as_log_odds(probabilities)  # of confident ones probabilities are all 1
+        precision = [average_precision(ranked[:, c], true[:, c], weights) for c in counted]
         unknown = np.isnan(cuts)
         sensitivity[:, unknown] = specificity[:, unknown] = np.nan
         return {

@@ -85,6 +85,28 @@ def test_sub_networks_are_the_model_with_the_other_heads_zeroed(wrap, personal, 
     assert not torch.allclose(found[1], found[2], atol=1e-2)
 
 
+class Normed(Wrapped):
+    """With batch norm behind attention."""
+
+    def __init__(self) -> None:
+        super().__init__(vit())
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        return self.norm(super().forward(x))
+
+
+def test_running_statistics_are_of_the_whole_model_alone():
+    networks, x = (Normed().train(), Normed().train()), torch.randn(6, 1, 8, 8)
+    whole, shared, _ = sub_network_logits(networks[0], Heads(0.5).counts(networks[0]))(x)
+    alone = networks[1](x)
+    torch.testing.assert_close(whole, alone)
+    assert not torch.allclose(shared, alone, atol=1e-2)
+    for name, buffer in networks[1].named_buffers():
+        torch.testing.assert_close(networks[0].get_buffer(name), buffer)
+    assert networks[0].norm.num_batches_tracked == 1
+
+
 def test_gradients_of_one_pass_are_those_of_three():
     x, y = torch.randn(6, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1, 2])
     gradients = []

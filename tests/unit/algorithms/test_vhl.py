@@ -175,6 +175,14 @@ def test_what_it_does_not_go_with():
             mechanism.suits(model.eval(), split if model is pixels else ParameterSplit(model, Nothing()), x)
         assert listed(str(error.value), ()) == str(error.value)
     mechanism.suits(Net().eval(), ParameterSplit(Net(), Nothing()), torch.zeros(2, 1, 4, 4))
+    frozen = Net().eval()
+    split = ParameterSplit(frozen, Nothing())
+    _, layer = split.classification_layer(frozen)
+    for parameter in {*frozen.parameters()} - {*layer.parameters()}:
+        parameter.requires_grad_(False)
+    with pytest.raises(UserError, match="all that makes features is frozen: freeze less, or set both to 0") as refused:
+        mechanism.suits(frozen, split, torch.zeros(2, 1, 4, 4))
+    assert listed(str(refused.value), ()) == str(refused.value)
     many = Virtual(Virtual.settings_class(virtual=1.0, virtual_images=10_000))
     with pytest.raises(UserError, match="virtual images would hold more than 2e9 numbers") as refused:
         many.suits(Net().eval(), ParameterSplit(Net(), Nothing()), torch.zeros(2, 1, 300, 300))

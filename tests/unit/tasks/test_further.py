@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, roc_curve
@@ -71,6 +72,15 @@ def test_they_are_scikit_learns_under_any_weights(n, seed):
         assert found["average_precision"][row] == pytest.approx(expected)
         assert found["brier"][row] / 2 == pytest.approx(brier_score_loss(labels, scores, sample_weight=w))
         assert found["f1"][row] == pytest.approx(f1_score(labels, scores > 0.5, sample_weight=w), nan_ok=True)
+
+
+def test_the_average_precision_ranks_cases_of_which_the_network_is_sure():
+    """Logits of 100 and more give probabilities of 1, but not of 0: those of the other class rank them."""
+    logits = torch.tensor([100.0, 150, 200, 120, 180, 110], dtype=torch.float64)
+    probabilities = torch.stack([-logits, torch.zeros(6)], 1).softmax(1).numpy()
+    labels = np.array([0, 1, 1, 0, 1, 0])
+    assert (probabilities[:, 1] == 1).all()
+    assert further(probabilities, labels, HALF, np.ones((1, 6)))["average_precision"][0] == 1
 
 
 def test_calibration_by_hand():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from medpfl.core.own_loaders import LabelOutside
 from medpfl.core.site_data import ImageTensors, SiteLoaders
@@ -137,3 +138,15 @@ def test_training_samples_that_the_loss_leaves_out_are_not_among_the_predictions
     assert probabilities == pytest.approx(expected.numpy())
     with pytest.raises(LabelOutside):
         TASKS["classification"].predict(model, data, "validation")
+
+
+@pytest.mark.parametrize("weight", [None, torch.tensor([1.0, 3.0])])
+def test_of_a_batch_that_is_left_out_as_a_whole_nothing_is_learned(weight):
+    model = nn.Linear(4, 2)
+    loss = TASKS["classification"].loss(model(torch.rand(3, 4)), torch.full((3,), -100), weight)
+    loss.backward()
+    assert loss.item() == 0
+    assert not any(p.grad.any() for p in model.parameters())
+    output, labels = model(torch.rand(3, 4)), torch.tensor([0, -100, 1])
+    some = TASKS["classification"].loss(output, labels, weight)
+    assert some.item() == cross_entropy(output[[0, 2]], labels[[0, 2]], weight).item()

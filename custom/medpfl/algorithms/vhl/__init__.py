@@ -47,6 +47,10 @@ _TEMPERATURE = 0.07
 _MOST = 2 * 10**9
 """Numbers of all virtual images, of a byte each, that a site makes."""
 TOO_MANY = Reason("virtual images would hold more than 2e9 numbers: take fewer virtual_images, or smaller pictures")
+FROZEN = Reason(
+    "align and spread draw features towards each other, and all that makes features is frozen: freeze less, or set both "
+    "to 0"
+)
 NO_PICTURES = Reason("virtual images are pictures of channels, height and width: volumes, series and bags have none")
 
 
@@ -66,7 +70,7 @@ class Virtual(Mechanism):
     name = "virtual"
     switch = "virtual"
     newcomer = Rule("the same virtual images", "it makes them as the others did, from the run's seed")
-    words = (NO_PICTURES, TOO_MANY, NO_FEATURES)
+    words = (NO_PICTURES, TOO_MANY, NO_FEATURES, FROZEN)
 
     def refuses(self, run: Run) -> str | None:
         """Virtual images bear one class each, and one pass through the model gives their features."""
@@ -90,14 +94,16 @@ class Virtual(Mechanism):
         return ()
 
     def suits(self, model: nn.Module, split: ParameterSplit, x: Tensor) -> None:
-        """Inputs must be pictures, and each has one row of features."""
+        """Inputs must be pictures, and each has one row of features, in which something is trained."""
         if x.ndim != 4:
             raise UserError(NO_PICTURES())
         _, layer = split.classification_layer(model)
         if self.settings.virtual_images * layer.out_features * x[0].numel() > _MOST:
             raise UserError(TOO_MANY())
-        with torch.no_grad():
-            with_features(model, layer, x)
+        with torch.enable_grad():
+            _, features = with_features(model, layer, x)
+        if self._draws and not features.requires_grad:
+            raise UserError(FROZEN())
 
     def begin(self, round_: LocalRound) -> Part:
         """Batches of virtual images, as large as the site's own are."""
@@ -126,7 +132,12 @@ class Virtual(Mechanism):
                 virtual, labels
             )
 
-        return Part(beside=[Beside(made, self.settings.virtual, agreement)])
+        return Part(beside=[Beside(made, self.settings.virtual, agreement if self._draws else None)])
+
+    @property
+    def _draws(self) -> bool:
+        """Whether features are drawn anywhere."""
+        return bool(self.settings.align or self.settings.spread)
 
     def adapts(self, round_: LocalRound) -> Part:
         """A site that joins, likewise."""

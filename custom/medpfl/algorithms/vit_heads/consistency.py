@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import linear, log_softmax, scaled_dot_product_attention
 
 from medpfl.core.attention import attention_blocks, head_size, output_projection
@@ -62,10 +64,15 @@ def sub_network_logits(model: nn.Module, heads: Mapping[str, tuple[int, int]]) -
 def _three_passes(model: nn.Module, counts: Mapping[str, int], x: Tensor) -> ThreeLogits:
     whole = logits(model(x))
     with _only(model, counts, "shared"):
-        shared = logits(model(x))
+        shared = logits(_beside(model, x))
     with _only(model, counts, "personal"):
-        personal = logits(model(x))
+        personal = logits(_beside(model, x))
     return whole, shared, personal
+
+
+def _beside(model: nn.Module, x: Tensor) -> Any:
+    """A pass that leaves running statistics alone: they are the whole model's, which alone is ever used."""
+    return functional_call(model, {name: buffer.clone() for name, buffer in model.named_buffers()}, (x,))
 
 
 @contextmanager
