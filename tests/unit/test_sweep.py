@@ -12,10 +12,10 @@ from sweeping import said, swept
 
 import medpfl
 from medpfl.core.errors import UserError
-from medpfl.report.side_by_side import REFERENCE
 from medpfl.report.sweep import Sweeping, sweep_note, sweep_rows
 from medpfl.report.sweep import swept as report_of_sweep
 from medpfl.report.sweep_chosen import chosen_values
+from medpfl.report.trained_alone import REFERENCE
 from medpfl.runs import comparison
 from medpfl.runs.comparison import How
 from medpfl.runs.sweep import Sweep, run_sweep
@@ -238,6 +238,16 @@ def test_the_note_says_where_differences_are_to_another_baseline(lambdas):
     assert REFERENCE not in sweep_note(found)
     found["groups"][1]["points"][1]["to_local"]["baseline"] = REFERENCE
     assert f"Differences to local are to {REFERENCE} at lambda=0.9, where local training has no" in sweep_note(found)
+
+
+def test_the_folder_of_another_sweep_is_called_that(tmp_path):
+    (tmp_path / "sweep.json").write_text("{}")
+    (tmp_path / "report.html").touch()
+    with pytest.raises(UserError, match=r"holds another sweep, of other runs; choose another --out"):
+        swept(tmp_path, ["fedavg"], "rounds=1,2")
+    (tmp_path / "sweep.json").unlink()
+    with pytest.raises(UserError, match="is no sweep's folder, and one would write over its report"):
+        swept(tmp_path, ["fedavg"], "rounds=1,2")
 
 
 def test_a_sweep_goes_on_and_reads_what_is_there(lambdas, monkeypatch):

@@ -84,8 +84,10 @@ class Measure(NamedTuple):
     def number(self, value: float) -> str:
         """Without its unit: three digits within -1 and 1, one of a length in mm, else three that matter."""
         if self.least >= -1 and self.most <= 1:
-            return f"{value:.3f}"
-        return f"{value:.1f}" if self.unit == "mm" else _three(value)
+            told = f"{value:.3f}"
+        else:
+            told = f"{value:.1f}" if self.unit == "mm" else _three(value)
+        return told if float(told) else told.removeprefix("-")
 
     def said(self, value: float) -> str:
         """With its unit."""

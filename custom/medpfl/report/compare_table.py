@@ -13,7 +13,7 @@ from medpfl.core.measure import Measure
 from medpfl.core.numbers_in_words import count, size
 from medpfl.core.whole_file import write_text
 from medpfl.report import judged
-from medpfl.report.best_variant import advice
+from medpfl.report.best_variant import advice, of_one_class
 from medpfl.report.every_pair import TITLE, pair_note, pair_rows
 from medpfl.report.measures import (
     NONE,
@@ -28,8 +28,9 @@ from medpfl.report.measures import (
     spread,
 )
 from medpfl.report.pairing import shown
-from medpfl.report.side_by_side import REFERENCE, Comparison, alone
-from medpfl.report.trained_alone import OWN_RIVAL, trained_otherwise
+from medpfl.report.side_by_side import Comparison, alone
+from medpfl.report.trained_alone import OWN_RIVAL, REFERENCE, trained_otherwise
+from medpfl.report.unequal import lacking_words, more_each_round, states_of_code, unequal_ends
 from medpfl.report.unfinished import unfinished_words
 from medpfl.report.words import percent
 
@@ -138,12 +139,6 @@ def comparison_note(comparison: Comparison) -> str:
     """What the columns mean, in plain sentences, to stand under the table."""
     data, seeds, measures = comparison["data"], comparison["seeds"], measures_of(comparison)
     begun = measures[0]
-    # A reference that differs from run to run of a seed would be a defect; the first group's stands for all.
-    baselines = {
-        group["to_local"]["baseline"]: alone(group["to_local"], begun.name)
-        for group in comparison["groups"]
-        if group["to_local"]
-    }
     sentences = [
         f"{data['name']}, partition {data['partition']}, model {' and '.join(map(str, data['models']))}, "
         f"{len(data['sites'])} sites, {_effort(comparison)}"
@@ -153,7 +148,8 @@ def comparison_note(comparison: Comparison) -> str:
         + (", ± standard deviation over seeds." if len(seeds) > 1 else "."),
         "Differences are paired by site and seed; 'better' counts those pairs, the worst site's is a seed's lowest"
         + (", averaged over seeds." if len(seeds) > 1 else "."),
-        _local(begun, baselines),
+        _local(comparison, begun),
+        _fedavg(comparison),
     ]
     short = [m.title for m in chief(measures)]
     together = {where for where, _ in _together(comparison)}
@@ -172,53 +168,55 @@ def comparison_note(comparison: Comparison) -> str:
         sentences.append(
             f"Forgetting: how one more local training changes a site's {begun.title} on the other sites' test data."
         )
-    # Unequal effort is allowed, but never silent.
     for key, what in (("rounds", "Rounds"), ("local_epochs", "Local epochs")):
         if len({group[key] for group in comparison["groups"]}) > 1:
             each = ", ".join(f"{group['label']} {group[key]}" for group in comparison["groups"])
             sentences.append(f"{what} differ: {each}.")
-    sentences += [_more_each_round(comparison), trained_otherwise(comparison["groups"]), _unequal_ends(comparison)]
-    states = {"medpfl's own code": comparison.get("code") or (), **(comparison.get("code_of_others") or {})}
-    sentences += [
-        f"Runs were made with {len(of)} states of {what} ({', '.join(of)}): part of a difference may be that."
-        for what, of in states.items()
-        if len(of) > 1
-    ]
+    groups = comparison["groups"]
+    sentences += [more_each_round(groups), trained_otherwise(groups), unequal_ends(groups), *states_of_code(comparison)]
+    sentences += [lacking_words(comparison.get("lacking") or {}), *of_one_class(comparison)]
     if len(seeds) == 1:
         sentences.append("One seed shows no spread: small differences may be chance.")
     return " ".join(filter(None, [*sentences, unfinished_words(comparison["unfinished"])]))
 
 
-def _local(measure: Measure, baselines: Mapping[str, Any]) -> str:
+def _local(comparison: Comparison, measure: Measure) -> str:
     """What differences to local are to, which in a comparison without a run of it is no local training."""
-    if not baselines:
-        return ""
-    if reached := baselines.get(REFERENCE):
-        told = f"{spread(measure, **reached)} {measure.unit}".strip()
-        return f"To local: to {REFERENCE} here, the model that each site trained alone beside the run ({told})."
-    network = " of the same network" * (len(baselines) > 1)
-    return f"To local: to {' or '.join(baselines)}, a run in which each site trains alone{network}."
+    by = _baselines(comparison, "to_local")
+    rival = ""
+    if beside := by.pop(REFERENCE, []):
+        told = {g["label"]: spread(measure, **alone(g["to_local"], measure.name)) for g in beside}
+        same = len({*told.values()}) == 1
+        each = [f"{value} {measure.unit}".strip() + f" beside {label}" * (not same) for label, value in told.items()]
+        reached = ", ".join(each[:1] if same else each)
+        rival = f"to {REFERENCE} here, the model that each site trained alone beside the run ({reached})"
+    network = " of the same network" * (len(comparison["data"]["models"]) > 1)
+    runs = "a run" if len(by) == 1 else "runs"
+    run = f"{_to_which(by)}, {runs} in which each site trains alone{network}" if by else ""
+    said = "; ".join(filter(None, (run, rival)))
+    return f"To local: {said}." if said else ""
 
 
-def _more_each_round(comparison: Comparison) -> str:
-    """Which methods train more in a round than the local training that they are judged by."""
-    more = [f"{group['label']} {group['each_round']}" for group in comparison["groups"] if group.get("each_round")]
-    words = "Trained in each round beside the local epochs, which local training is not"
-    return f"{words}: {', '.join(more)}." if more else ""
+def _fedavg(comparison: Comparison) -> str:
+    """To which run of it, where there are several: each row's is the one that is set most like it."""
+    by = _baselines(comparison, "to_fedavg")
+    return f"To FedAvg: {_to_which(by)}, the run of it that is set most alike." if len(by) > 1 else ""
 
 
-def _unequal_ends(comparison: Comparison) -> str:
-    """Which methods train on after the last round where the local training that they are judged by does not."""
-    unequal = [group for group in comparison["groups"] if judged.ends_unequally(group, comparison["groups"])]
-    longer = [f"{group['label']} by {group['further']}" for group in unequal]
-    beside = all(group.get("to_own_rival") for group in unequal)
-    but = "none of that to the own rival" if beside else "local:finetune_steps=N is trained further, too"
-    if not longer:
-        return ""
-    return (
-        "Trained further on each site's own data at the end, which the local training beside it is not, or not as long"
-        f": {', '.join(longer)}. Part of the difference to local is that; {but}."
-    )
+def _baselines(comparison: Comparison, key: str) -> dict[str, list[dict[str, Any]]]:
+    """By what it is paired with, the groups."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for group in comparison["groups"]:
+        if group[key]:
+            found.setdefault(group[key]["baseline"], []).append(group)
+    return found
+
+
+def _to_which(by: Mapping[str, list[dict[str, Any]]]) -> str:
+    """``to A``, or ``B and C to A, D to E``."""
+    if len(by) == 1:
+        return f"to {next(iter(by))}"
+    return ", ".join(f"{' and '.join(g['label'] for g in groups)} to {baseline}" for baseline, groups in by.items())
 
 
 def notes_of(comparison: Comparison) -> list[str]:

@@ -13,6 +13,8 @@ Over = dict[str, float | None]
 """``mean`` and ``sd`` over seeds."""
 _POINT = 0.01 + 1e-9
 """A percentage point, and what subtraction makes of it."""
+_DIGITS = 12
+"""Behind the point; what is beyond is what subtraction and means make of nothing."""
 
 
 def over_seeds(values: Iterable[float | None]) -> Over:
@@ -32,15 +34,22 @@ def gains(scores: Mapping[Any, Any], baseline: Mapping[Any, Any], measure: Measu
         baseline: likewise.
         measure: the one to compare; above 0 is better, whichever way it is.
     """
-    by_seed = [list(differences(entry, baseline[seed], measure).values()) for seed, entry in scores.items()]
+    by_seed = [
+        [round(value, _DIGITS) for value in differences(entry, baseline[seed], measure).values()]
+        for seed, entry in scores.items()
+    ]
     pairs = [value for values in by_seed for value in values]
     tolerated = _POINT if measure.share else 0
     return {
-        **over_seeds(fmean(values) if values else None for values in by_seed),
+        **_rounded(over_seeds(round(fmean(values), _DIGITS) if values else None for values in by_seed)),
         "seeds": sum(map(bool, by_seed)),
-        "worst": over_seeds(min(values, default=None) for values in by_seed),
+        "worst": _rounded(over_seeds(min(values, default=None) for values in by_seed)),
         "below": sum(value < -tolerated for value in pairs) / len(pairs) if pairs else None,
         "better": sum(value > 0 for value in pairs),
         "worse": sum(value < 0 for value in pairs),
         "pairs": len(pairs),
     }
+
+
+def _rounded(over: Over) -> Over:
+    return {name: None if value is None else round(value, _DIGITS) for name, value in over.items()}

@@ -129,6 +129,7 @@ def taking_part(results: Results) -> str:
     counts, measure = said["counts"], judged_by(results)
     told = sum(counts.values())
     sites = {*results["data"]["sites"], *(selected(results) or {"sites": ()})["sites"], *said["sites"]}
+    sites |= {*results.get("unanswered", ())}
     text = (
         f"Taking part helps {counts['gains']} of {count(told, 'site')}, harms {counts['loses']}, and at "
         f"{counts['no difference found']} no difference was found ({measure.title}, 95 % intervals of the paired "

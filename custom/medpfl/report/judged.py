@@ -8,6 +8,7 @@ from typing import Any
 
 from medpfl.core.measure import NONE
 from medpfl.report.measures import change, change_head, first, printed, short_head
+from medpfl.report.trained_alone import REFERENCE
 from medpfl.report.words import percent
 
 Test = dict[str, float | int | None]
@@ -50,6 +51,8 @@ def ends_unequally(group: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]
     """Whether a method trains on after the last round and the local training that it is paired with not as long."""
     if not (group.get("further") and group["to_local"]):
         return False
+    if group["to_local"]["baseline"] == REFERENCE and group.get("to_own_rival"):
+        return False  # which takes the same steps
     beside = {other["label"]: other.get("further", "") for other in groups}
     return beside.get(group["to_local"]["baseline"]) != group["further"]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from medpfl.core.gain import OF_CLASSES
 from medpfl.report.measures import capital, first, measures_of, some_of
 from medpfl.report.reading import Results, selected, site_scores
@@ -31,13 +34,25 @@ def meaningless(results: Results) -> bool:
 
 def one_class_note(results: Results) -> list[str]:
     """A sentence; none where every site's test has several classes."""
-    if not (names := one_class_sites(results)):
+    number = len((selected(results) or {"sites": {}})["sites"])
+    return one_class_words(one_class_sites(results), number, first(results).title)
+
+
+def one_class_words(names: Sequence[str], number: int, title: str) -> list[str]:
+    """The same of these sites of a number of them, and of what is measured."""
+    if not names:
         return []
-    title, number = first(results).title, len((selected(results) or {"sites": {}})["sites"])
     return [
         f"At {len(names)} of {number} sites ({some_of(names)}) all test cases are of one class: "
         f"{title} there says how often that class is said, not whether classes are told apart."
     ]
+
+
+def one_class(runs: Sequence[Results]) -> dict[str, Any]:
+    """Of several runs: ``sites`` whose test cases are of one class in any, of how ``many``, and ``meaningless``."""
+    names = dict.fromkeys(name for run in runs for name in one_class_sites(run))
+    every = {site for run in runs for site in (selected(run) or {"sites": {}})["sites"]}
+    return {"sites": list(names), "many": len(every), "meaningless": any(map(meaningless, runs))}
 
 
 def instead(results: Results) -> str:

@@ -18,7 +18,8 @@ from medpfl.report.measures import first, selecting
 from medpfl.report.page_parts import Part, Section, Table
 from medpfl.report.page_run import courses_of, partition
 from medpfl.report.reading import Results, round_series
-from medpfl.report.side_by_side import REFERENCE, Comparison, alone
+from medpfl.report.side_by_side import Comparison, alone
+from medpfl.report.trained_alone import REFERENCE
 
 Groups = dict[str, dict[Any, Results]]
 """Label to the group's runs by seed."""
@@ -92,6 +93,8 @@ def _selecting(groups: Groups, first: Measure) -> Measure:
 
 def _verdict(comparison: Comparison) -> str:
     measure = first(comparison)
+    if (comparison.get("one_class") or {}).get("meaningless"):
+        return " ".join(advice(comparison))
     means = [
         (group, mean) for group in comparison["groups"] if (mean := group["measures"][measure.name]["mean"]) is not None
     ]
@@ -121,12 +124,16 @@ def _alone_beside(group: Mapping[str, Any], measure: str) -> float | None:
 def _local_level(comparison: Comparison, measure: Measure) -> Level:
     if measure == LOSS:  # of tests there is none
         return None
-    name = measure.name
-    if len({group["to_local"]["baseline"] for group in comparison["groups"] if group["to_local"]}) > 1:
-        return None  # each network has its own
-    for group in comparison["groups"]:
-        of_local = group["measures"][name] if group["algorithm"] == "local" else alone(group["to_local"], name)
-        if of_local and of_local["mean"] is not None:
-            beside = group["algorithm"] != "local" and group["to_local"]["baseline"] == REFERENCE
-            return REFERENCE if beside else "local training", of_local["mean"]
-    return None
+    paired = [group["to_local"] for group in comparison["groups"] if group["to_local"]]
+    levels = {
+        (of["baseline"], reached["mean"])
+        for of in paired
+        if (reached := alone(of, measure.name)) and reached["mean"] is not None
+    }
+    if not paired:  # of local training alone
+        reached = [group["measures"][measure.name]["mean"] for group in comparison["groups"]]
+        levels = {("", mean) for mean in reached if mean is not None}
+    if len(levels) != 1:
+        return None  # each network, or each run, has its own
+    baseline, mean = levels.pop()
+    return REFERENCE if baseline == REFERENCE else "local training", mean

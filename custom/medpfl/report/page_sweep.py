@@ -8,7 +8,7 @@ from typing import Any
 from medpfl.core.measure import Measure
 from medpfl.report.measures import first
 from medpfl.report.page_parts import Part, Section, Table
-from medpfl.report.sweep import Sweeping, Swept, sweep_note, sweep_rows
+from medpfl.report.sweep import Sweeping, Swept, of_one_class, sweep_note, sweep_rows
 from medpfl.report.sweep_chart import SweptCurve, sweep_chart
 from medpfl.report.sweep_chosen import chosen_in_words, chosen_note, chosen_rows
 
@@ -92,6 +92,8 @@ def _extent(curves: list[SweptCurve]) -> tuple[float, float]:
 def _verdict(found: Swept) -> str:
     """Of every method what its test says at all values, and at those that validation data choose."""
     sweeping, measure = Sweeping.read(found), first(found)
+    if any(of and of["meaningless"] for of in found.get("one_class") or ()):
+        return " ".join(of_one_class(found))
     sentences = []
     for group in found["groups"]:
         means = [(point["measures"][measure.name]["mean"], k) for k, point in enumerate(group["points"])]

@@ -130,6 +130,15 @@ def selected(results: Results) -> dict[str, Any] | None:
     return (results.get("final") or {}).get("selected")
 
 
+def among(part: dict[str, Any], sites: Iterable[str]) -> dict[str, Any]:
+    """The measures of some sites and their means, of a part that may have more sites; itself where it has no more."""
+    kept = {site: part["sites"][site] for site in sites if site in part["sites"]}
+    if len(kept) == len(part["sites"]):
+        return part
+    of_some = {**part, "sites": kept}
+    return of_some | {"mean": {name: mean_or_none(site_scores(of_some, name).values()) for name in part["mean"]}}
+
+
 def local_reference(results: Results) -> dict[str, Any] | None:
     """Test measures of local training on the same split and seed, if the run has them."""
     return ((results.get("reference") or {}).get("final") or {}).get("selected")

@@ -8,28 +8,30 @@ from statistics import fmean
 from typing import Any
 
 from medpfl.core.errors import UserError
+from medpfl.core.gain import OF_CLASSES
 from medpfl.core.measure import Measure
-from medpfl.report.every_pair import every_pair, mean_ranks
+from medpfl.report.every_pair import Scores, every_pair, mean_ranks
 from medpfl.report.gains import Over, gains, over_seeds
-from medpfl.report.judged import judged
+from medpfl.report.judged import ends_unequally, judged
 from medpfl.report.measures import all_measures, as_earlier
+from medpfl.report.one_class import one_class
 from medpfl.report.pairing import check_pairs, check_tasks, grouped, name_of, settings_of
 from medpfl.report.reading import (
     Results,
+    among,
     local_reference,
     mean_or_none,
     selected,
     site_scores,
     worst_site,
 )
-from medpfl.report.trained_alone import other_settings, to_best_alone, to_own_rival, trained_alone
+from medpfl.report.trained_alone import REFERENCE, other_settings, to_best_alone, to_own_rival, trained_alone
+from medpfl.report.unequal import code_of, code_of_others
 from medpfl.report.unfinished import Unfinished
 from medpfl.report.words import data_name, went_wrong
 
 Comparison = dict[str, Any]
 
-REFERENCE = "each run's own rival"
-"""What stands for local training where no run of it is among those that are compared."""
 _NUMBER = re.compile(r"(?<![\w.])(?<!\w-)\d[\d.,]*")
 """In a note; not in the name of a site."""
 
@@ -47,8 +49,9 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = (), measures
         measures: in the order of the report, where it is of more than these runs; by default :func:`leading`.
 
     Returns:
-        ``{"schema", "measures", "data", "seeds", "groups": [...], "pairs": [...], "unfinished"}``; groups in the
-        order in which their algorithm was first given.
+        ``{"schema", "measures", "data", "seeds", "groups": [...], "pairs": [...], "unfinished", "lacking",
+        "one_class"}``; groups in the order in which their algorithm was first given. Where some sites did not answer
+        some runs' test, ``lacking`` has them by label, and all figures are over the others.
 
     Raises:
         UserError: a run has not ended, a run is there twice, two runs are of different tasks, or cannot be paired
@@ -63,17 +66,17 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = (), measures
     groups = grouped(runs)
     check_pairs(groups)
     first, measures = runs[0], measures or leading(runs)
-    scores = {label: {seed: selected(run) for seed, run in by_seed.items()} for label, by_seed in groups.items()}
+    scores, lacking = _over_the_same_sites(groups)
     trained = list(trained_alone(groups))
     ranks = mean_ranks(scores, measures[0])
-    found = [_summarise(label, by_seed, groups, measures) for label, by_seed in groups.items()]
+    found = [_summarise(label, groups, scores, measures) for label in groups]
     for group, by_seed in zip(found, groups.values(), strict=True):
         group |= {
             "to_best_alone": to_best_alone(group, by_seed, trained, measures[0]),
             "rank": ranks[group["label"]],
         }
     for group in found:
-        group["judged"] = judged(group, found)
+        group |= {"judged": judged(group, found), "ends_unequally": ends_unequally(group, found)}
     return {
         "schema": 2,
         "measures": [m.described() for m in measures],
@@ -84,8 +87,10 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = (), measures
             "sites": _sites(first),
         },
         "seeds": list(next(iter(groups.values()))),
-        "code": _code(runs),
-        "code_of_others": _code_of_others(runs),
+        "code": code_of(runs),
+        "code_of_others": code_of_others(runs),
+        "lacking": lacking,
+        "one_class": one_class(runs) if measures[0].name in OF_CLASSES else None,
         "groups": found,
         "pairs": every_pair(scores, measures[0]),
         "unfinished": list(unfinished),
@@ -97,20 +102,37 @@ def leading(runs: Sequence[Results]) -> tuple[Measure, ...]:
     return all_measures(next((run for run in runs if (run.get("selection") or {}).get("lead")), runs[0]))
 
 
+def _over_the_same_sites(groups: dict[str, dict[Any, Results]]) -> tuple[Scores, dict[str, list[str]]]:
+    """By label and seed the test measures over the sites that all have; and by label the sites that are lacking."""
+    scores: dict[str, dict[Any, Any]] = {label: {} for label in groups}
+    lacking: dict[str, dict[str, None]] = {}
+    for seed in next(iter(groups.values())):
+        tested = {label: selected(by_seed[seed]) for label, by_seed in groups.items()}
+        every = dict.fromkeys(site for part in tested.values() for site in part["sites"])
+        shared = [site for site in every if all(site in part["sites"] for part in tested.values())]
+        for label, part in tested.items():
+            scores[label][seed] = part if len(shared) == len(every) else among(part, shared)
+            if absent := [site for site in every if site not in part["sites"]]:
+                lacking.setdefault(label, {}).update(dict.fromkeys(absent))
+    return scores, {label: list(sites) for label, sites in lacking.items()}
+
+
 def _summarise(
-    label: str, by_seed: dict[Any, Results], groups: dict[str, dict[Any, Results]], measures: Sequence[Measure]
+    label: str, groups: dict[str, dict[Any, Results]], every: Scores, measures: Sequence[Measure]
 ) -> dict[str, Any]:
+    by_seed, scores = groups[label], every[label]
     runs = list(by_seed.values())
     algorithm = runs[0]["algorithm"]
-    scores = {seed: selected(run) for seed, run in by_seed.items()}
     begun = measures[0]
 
-    local_label, local = baseline("local", by_seed, groups)
+    local_label = baseline("local", by_seed, groups)
+    local = every.get(local_label)
     if local is None:
         references = {seed: local_reference(run) for seed, run in by_seed.items()}
         if all(references.values()):
-            local_label, local = REFERENCE, references
-    fedavg_label, fedavg = baseline("fedavg", by_seed, groups)
+            local_label = REFERENCE
+            local = {seed: among(part, scores[seed]["sites"]) for seed, part in references.items()}
+    fedavg_label = baseline("fedavg", by_seed, groups)
 
     worst = [worst_site(entry, begun) for entry in scores.values()]
     per_site = {
@@ -137,8 +159,8 @@ def _summarise(
         "to_local": None if algorithm == "local" or local is None else _paired(scores, local, local_label, measures),
         "to_own_rival": to_own_rival(by_seed, begun),
         "to_fedavg": None
-        if algorithm == "fedavg" or fedavg is None
-        else _paired(scores, fedavg, fedavg_label, measures),
+        if algorithm == "fedavg" or fedavg_label is None
+        else _paired(scores, every[fedavg_label], fedavg_label, measures),
         "selected_round": over_seeds(map(_selected_round, runs)),
         "seconds": over_seeds((run.get("seconds") or {}).get("total") for run in runs),
         "sent_bytes_per_site_round": over_seeds(_per_site_round(run, "sent_bytes") for run in runs),
@@ -147,25 +169,6 @@ def _summarise(
         "by_seed": {str(seed): entry["mean"].get(begun.name) for seed, entry in scores.items()},
         "notes": _notes(by_seed),
     }
-
-
-def _code(runs: Sequence[Results]) -> list[str]:
-    """The states of the package that runs were made with: the version, and the beginning of the sources' SHA-256.
-
-    Runs of before it was recorded count as one state beside others, which theirs cannot be; empty if all are such.
-    """
-    made = [run.get("environment") or {} for run in runs]
-    if not any(of.get("medpfl_sha256") for of in made):
-        return []
-    told = [f"{of.get('medpfl', '?')} {str(of.get('medpfl_sha256') or 'not recorded')[:12]}" for of in made]
-    return list(dict.fromkeys(told))
-
-
-def _code_of_others(runs: Sequence[Results]) -> dict[str, list[str]]:
-    """By module of others' code the beginnings of its file's SHA-256, in the order of the runs that have it."""
-    made = [digest for run in runs for digest in ((run.get("environment") or {}).get("code") or {}).items()]
-    named = [(module, " then ".join(one[:12] for one in str(digests).split(", "))) for module, digests in made]
-    return {of: list(dict.fromkeys(states for module, states in named if module == of)) for of, _ in named}
 
 
 def _sites(run: Results) -> list[str]:
@@ -211,13 +214,14 @@ def _earlier(over: dict[str, Over], new: dict[str, Over], held_out: dict[str, Ov
     }
 
 
-def baseline(
-    algorithm: str, by_seed: dict[Any, Results], groups: dict[Any, dict[Any, Results]]
-) -> tuple[Any, dict[Any, Any] | None]:
-    """The group of that algorithm and model; of several (say, with 20 and 80 rounds) the one set most like this."""
+def baseline(algorithm: str, by_seed: dict[Any, Results], groups: dict[Any, dict[Any, Results]]) -> Any:
+    """The label of that algorithm and model; of several (say, with 20 and 80 rounds) the one set most like this.
+
+    None where there is none.
+    """
     own = settings_of(next(iter(by_seed.values())))
 
-    def unlike(candidate: tuple[str, dict[Any, Results]]) -> int:
+    def unlike(candidate: tuple[Any, dict[Any, Results]]) -> int:
         options = settings_of(next(iter(candidate[1].values())))
         return sum(own.get(key) != options.get(key) for key in own.keys() | options.keys())
 
@@ -226,10 +230,7 @@ def baseline(
         for label, runs in groups.items()
         if (run := next(iter(runs.values())))["algorithm"] == algorithm and settings_of(run)["model"] == own["model"]
     ]
-    if not candidates:
-        return "", None
-    label, runs = min(candidates, key=unlike)
-    return label, {seed: selected(run) for seed, run in runs.items()}
+    return min(candidates, key=unlike)[0] if candidates else None
 
 
 def alone(paired: dict[str, Any] | None, measure: str) -> Over | None:

@@ -10,15 +10,17 @@ from typing import Any
 
 from medpfl.core.measure import Measure
 from medpfl.report.measures import all_measures, change, change_head, first, printed, short_head, spread
+from medpfl.report.one_class import one_class_words
 from medpfl.report.reading import Results, selected, site_scores
-from medpfl.report.side_by_side import REFERENCE, Comparison, compare, leading
-from medpfl.report.trained_alone import OWN_RIVAL, trained_otherwise
+from medpfl.report.side_by_side import Comparison, compare, leading
+from medpfl.report.trained_alone import OWN_RIVAL, REFERENCE, trained_otherwise
+from medpfl.report.unequal import code_of, code_of_others, more_each_round, states_of_code, unequal_ends
 from medpfl.report.unfinished import Unfinished, unfinished_words
 
 Swept = dict[str, Any]
 _OF_A_POINT = (
-    "measures", "worst", "to_local", "to_own_rival", "trained_otherwise", "forgetting", "sites", "by_seed", "rounds",
-    "local_epochs",
+    "measures", "worst", "to_local", "to_own_rival", "trained_otherwise", "further", "ends_unequally", "each_round",
+    "forgetting", "sites", "by_seed", "rounds", "local_epochs",
 )  # fmt: skip
 
 
@@ -93,7 +95,8 @@ def swept(
         and under ``runs`` by seed every measure of every site. Where a run ended early a point has none of them.
     """
     at_values = [[run for own in runs.values() for run in own] for runs in at_each]
-    measures = leading([run for runs in at_values for run in runs])
+    every = [run for runs in at_values for run in runs]
+    measures = leading(every)
     compared = [compare(runs, measures=measures) if runs else None for runs in at_values]
     begun = next(filter(None, compared))
     groups = []
@@ -119,6 +122,9 @@ def swept(
         "measures": begun["measures"],
         "data": [comparison and comparison["data"] for comparison in compared],
         "seeds": begun["seeds"],
+        "code": code_of(every),
+        "code_of_others": code_of_others(every),
+        "one_class": [comparison and comparison["one_class"] for comparison in compared],
         "groups": groups,
         "unfinished": list(unfinished),
     }
@@ -185,6 +191,23 @@ def _points(found: Swept) -> Iterator[dict[str, Any]]:
         yield from ({**point, "label": group["label"]} for point in group["points"])
 
 
+def _told_apart(found: Swept) -> Iterator[dict[str, Any]]:
+    """Points with their method's label, and the value where a method's points differ in what they train more."""
+    sweeping = Sweeping.read(found)
+    for group in found["groups"]:
+        paired = [(k, point) for k, point in enumerate(group["points"]) if point["to_local"]]
+        more = {(p.get("further"), p.get("ends_unequally"), p.get("each_round")) for _, p in paired}
+        for k, point in paired if len(more) > 1 else paired[:1]:
+            yield {**point, "label": group["label"] + f" at {sweeping.label(k)}" * (len(more) > 1)}
+
+
+def of_one_class(found: Swept) -> list[str]:
+    """A sentence of sites whose test cases are all of one class at some value."""
+    known = [of for of in found.get("one_class") or () if of]
+    names = dict.fromkeys(name for of in known for name in of["sites"])
+    return one_class_words(list(names), max((of["many"] for of in known), default=0), first(found).title)
+
+
 def _with_own_rivals(found: Swept) -> bool:
     return any(point.get("to_own_rival") for point in _points(found))
 
@@ -204,6 +227,8 @@ def sweep_note(found: Swept) -> str:
         sentences.append(f"{OWN_RIVAL}.")
     told = {(point["label"], str(point.get("trained_otherwise"))): point for point in _points(found)}
     sentences.append(trained_otherwise(list(told.values())))
+    apart = list(_told_apart(found))
+    sentences += [more_each_round(apart), unequal_ends(apart), *states_of_code(found), *of_one_class(found)]
     for key, what in (("rounds", "rounds"), ("local_epochs", "local epochs")):
         effort = {point[key] for point in _points(found)} - {None}
         if len(effort) > 1 and key not in sweeping.names:

@@ -123,8 +123,8 @@ def _local(index: int, at_each: Sequence[Mapping[int, Sequence[Results]]], seeds
     for runs in at_each:
         by_method = {place: dict(zip(seeds, own, strict=True)) for place, own in runs.items()}
         if index in by_method:
-            place, found = baseline("local", by_method[index], by_method)
-            if found is not None:
+            place = baseline("local", by_method[index], by_method)
+            if place is not None:
                 return place
     return None
 

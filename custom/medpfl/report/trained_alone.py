@@ -15,6 +15,8 @@ OWN_RIVAL = (
     "Own rival: the model that each site trains alone beside the run, by the run's settings of training and with the "
     "steps that the method adds at the end"
 )
+REFERENCE = "each run's own rival"
+"""What stands for local training where no run of it is among those that are compared."""
 Runs = Mapping[Any, Results]
 """Of one method, by seed."""
 

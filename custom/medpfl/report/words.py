@@ -35,8 +35,12 @@ def method_name(run: Results) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share as 25 %."""
-    return NONE if share is None else f"{100 * share:.0f} %"
+    """A share as 25 %; none and all are said of these alone."""
+    if share is None:
+        return NONE
+    if 0 < share < 0.005:
+        return "< 1 %"
+    return "> 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
 
 
 def duration(seconds: float | None) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 import torch
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 

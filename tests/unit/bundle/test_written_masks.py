@@ -72,7 +72,7 @@ def test_only_results_are_replaced_by_results(tmp_path):
         assert (tmp_path / name).read_bytes() == content
     (tmp_path / "ours").write_text(json.dumps({"model": {}, "results": []}))
     for name in ("ours", "new"):
-        with pytest.raises(UserError, match="^torn.png: is torn$"):
+        with pytest.raises(UserError, match=r"^torn\.png: is torn$"):
             results_are_to_be_at(name)
 
 

@@ -261,7 +261,7 @@ def test_every_shipped_regime_says_its_schedule_as_the_benchmarks_have_it(monkey
             "no more than alone",
             "without any other, but for a point: two alone, gained +3.0 points",
         ),
-        (2.0, 5.0, "no more than alone", "and the best method +2.0. By these benchmarks little speaks for it"),
+        (2.0, 5.0, "less than alone", "and the best method +2.0. By these benchmarks sites do better by themselves"),
         (4.0, 0.5, "paid", "paid on average"),
     ],
 )
@@ -275,6 +275,15 @@ def test_whether_to_take_part(gain, alone, taken, said):
         answer.sure == "little"
         and "1 regime of 1 seed, 60 sites in all, so that differences of a point or two may be chance" in words
     )
+
+
+def test_the_best_for_the_worst_site_is_of_those_that_are_judged():
+    """What trains more in a round is not, however little its worst site loses."""
+    longer = row("longer", 5.0, worst=-0.5).model_copy(update={"each_round": "10 epochs of the head"})
+    rows = (row("mild", 4.0, worst=-6.0), longer)
+    [answer] = answers(features(), [regime("one", rows)])
+    words = " ".join(answer_in_words(answer))
+    assert "It is also the best for the worst site." in words and "within a point of the best there" not in words
 
 
 def test_none_is_like_yours():

@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from accuracies import one_class_at
 from rich.console import Console
 
 from medpfl.report.headline import headline, summary, taking_part
@@ -30,13 +31,6 @@ def test_what_a_site_does_not_tell_is_nothing_about_its_classes(make_run):
     for part in run["final"].values():
         part["sites"]["a"]["balanced_accuracy"] = None
     assert one_class_sites(run) == ["b"]
-
-
-def one_class_at(run, *names):
-    for part in run["final"].values():
-        for name in names:
-            part["sites"][name] |= {"auroc": None, "auroc_ci95": None, "auroc_classes": 0}
-    return run
 
 
 def printed(run):

@@ -34,6 +34,13 @@ def test_the_page_says_it_first(told, tmp_path):
     assert page.text.count("not that there is none") == 2
 
 
+def test_a_site_that_did_not_answer_is_a_further_one_also_where_the_data_name_none(told):
+    told["data"]["sites"] = {}
+    del told["final"]["selected"]["sites"]["site-5"]
+    assert "further site" not in taking_part(told)
+    assert taking_part(told | {"unanswered": ["site-5"]}) == SENTENCE
+
+
 def test_every_sites_gain_with_its_interval_and_what_it_uses(told, tmp_path):
     markup, page = report(tmp_path, told)
     rows = [row[0] for row in page.rows]

@@ -1,10 +1,11 @@
 import pytest
 
+from medpfl.core.measure import Measure
 from medpfl.core.numbers_in_words import size
 from medpfl.report.headline import headline, summary
 from medpfl.report.measures import change, printed, spread, with_interval
 from medpfl.report.page_run import partition
-from medpfl.report.words import duration, further, went_wrong
+from medpfl.report.words import duration, further, percent, went_wrong
 from medpfl.tasks.classification import Classification
 
 ACCURACY, _, AUROC, *_ = Classification.measures
@@ -49,6 +50,27 @@ def test_size(count, text):
 )
 def test_duration(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (None, "–"),
+        (0, "0 %"),
+        (1 / 240, "< 1 %"),
+        (0.006, "1 %"),
+        (0.25, "25 %"),
+        (0.998, "> 99 %"),
+        (1, "100 %"),
+    ],
+)
+def test_a_share_is_none_or_all_only_where_it_is(share, text):
+    assert percent(share) == text
+
+
+def test_what_is_printed_as_zero_has_no_sign():
+    kappa = Measure("kappa", "kappa", least=-1)
+    assert (kappa.number(-0.0001), kappa.number(-0.001)) == ("0.000", "-0.001")
 
 
 def test_points_have_a_sign_unless_they_are_zero():

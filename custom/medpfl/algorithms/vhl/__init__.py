@@ -48,8 +48,8 @@ _MOST = 2 * 10**9
 """Numbers of all virtual images, of a byte each, that a site makes."""
 TOO_MANY = Reason("virtual images would hold more than 2e9 numbers: take fewer virtual_images, or smaller pictures")
 FROZEN = Reason(
-    "align and spread draw features towards each other, and all that makes features is frozen: freeze less, or set both "
-    "to 0"
+    "align and spread draw features towards each other, and all that makes features is frozen: freeze less, or set "
+    "both to 0"
 )
 NO_PICTURES = Reason("virtual images are pictures of channels, height and width: volumes, series and bags have none")
 

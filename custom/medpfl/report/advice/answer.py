@@ -110,15 +110,15 @@ class Answer:
         return max((row for row in self.rows if not row.federated), key=lambda row: row.gain, default=None)
 
     @property
-    def take_part(self) -> Literal["paid", "no more than alone", "no difference", "cost"]:
+    def take_part(self) -> Literal["paid", "no more than alone", "less than alone", "no difference", "cost"]:
         """What taking part was worth with the best method by mean: beside training alone, and what a site can do then.
 
         ``no more than alone``: it gained, and within a point as much as a site gains by itself with the steps or the
-        second model that the best method has.
+        second model that the best method has; ``less than alone``: a site gains more than a point more by itself.
         """
         if self.by_mean.gain > POINT:
-            by_itself = self.rival.gain if self.rival else 0.0
-            return "paid" if self.by_mean.gain > by_itself + POINT else "no more than alone"
+            ahead = self.by_mean.gain - (self.rival.gain if self.rival else 0.0)
+            return "paid" if ahead > POINT else "less than alone" if ahead < -POINT else "no more than alone"
         return "cost" if self.by_mean.gain < -POINT else "no difference"
 
     @property

@@ -84,7 +84,7 @@ def answer_in_words(a: Answer) -> list[str]:
     best, safest = a.by_mean, a.by_worst
     measure = IN_WORDS[a.measure]
     lines.append(f"Best on average: {_figures(best, measure)}")
-    highest = max(a.federated, key=lambda row: row.worst)
+    highest = max(a.judged, key=lambda row: row.worst)
     chosen_by_mean = safest.worst < highest.worst
     if safest is not best:
         rule = " (of those within a point of the best there, the highest mean)" if chosen_by_mean else ""
@@ -143,6 +143,12 @@ def _worth(a: Answer, best: Found) -> list[str]:
         return [
             "Taking part there made less than a point of difference on average, with the best method. By these "
             "benchmarks little speaks for it."
+        ]
+    if a.take_part == "less than alone":
+        return [
+            f"What taking part gave there a site gets without any other, and more: {a.rival.title}, gained "
+            f"{a.rival.gain:+.1f} points, and the best method {best.gain:+.1f}. By these benchmarks sites do better by "
+            "themselves."
         ]
     if a.take_part == "no more than alone":
         return [
