@@ -183,18 +183,23 @@ def comparison_note(comparison: Comparison) -> str:
 def _local(comparison: Comparison, measure: Measure) -> str:
     """What differences to local are to, which in a comparison without a run of it is no local training."""
     by = _baselines(comparison, "to_local")
-    rival = ""
-    if beside := by.pop(REFERENCE, []):
-        told = {g["label"]: spread(measure, **alone(g["to_local"], measure.name)) for g in beside}
-        same = len({*told.values()}) == 1
-        each = [f"{value} {measure.unit}".strip() + f" beside {label}" * (not same) for label, value in told.items()]
-        reached = ", ".join(each[:1] if same else each)
-        rival = f"to {REFERENCE} here, the model that each site trained alone beside the run ({reached})"
-    network = " of the same network" * (len(comparison["data"]["models"]) > 1)
-    runs = "a run" if len(by) == 1 else "runs"
-    run = f"{_to_which(by)}, {runs} in which each site trains alone{network}" if by else ""
-    said = "; ".join(filter(None, (run, rival)))
-    return f"To local: {said}." if said else ""
+    beside = by.pop(REFERENCE, [])
+    said = []
+    if by:
+        network = " of the same network" * (len(comparison["data"]["models"]) > 1)
+        said.append(f"{_to_which(by)}, {'a run' if len(by) == 1 else 'runs'} in which each site trains alone{network}")
+    if beside:
+        reached = _reached_beside(beside, measure)
+        said.append(f"to {REFERENCE} here, the model that each site trained alone beside the run ({reached})")
+    return f"To local: {'; '.join(said)}." if said else ""
+
+
+def _reached_beside(groups: list[dict[str, Any]], measure: Measure) -> str:
+    """What their own rivals reach: in one figure where it is the same beside all."""
+    told = [f"{spread(measure, **alone(g['to_local'], measure.name))} {measure.unit}".strip() for g in groups]
+    if len({*told}) == 1:
+        return told[0]
+    return ", ".join(f"{of} beside {group['label']}" for of, group in zip(told, groups, strict=True))
 
 
 def _fedavg(comparison: Comparison) -> str:
