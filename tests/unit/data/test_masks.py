@@ -103,6 +103,14 @@ def test_names_of_sibling_folders(home, named):
     assert [pair.mask.name.startswith(pair.image.stem) for pair in layout.centres["x"]] == [True] * 4
 
 
+@pytest.mark.parametrize("mark", ["_mask", "_segmentation", "-seg", "-label"])
+def test_names_of_masks_beside_their_images(home, mark):
+    for k in range(4):
+        write_picture(home / "x" / f"case-{k}.png", home / "x" / f"case-{k}{mark}.png", k)
+    layout = read_folder(home / "x", Reading())
+    assert [pair.mask.stem for pair in layout.centres["x"]] == [f"case-{k}{mark}" for k in range(4)]
+
+
 @pytest.mark.parametrize("named", ["img/{}.png masks/{}.png", "{}.png {}_mask.png"])
 def test_accents_of_image_and_mask_may_be_written_in_two_ways(home, named):
     image, mask = named.split()

@@ -2,7 +2,7 @@
 
 Two ways to lay them out, below a site's folder or in the folder itself:
 
-- ``NAME.png`` with ``NAME_mask.png`` (``_seg``, ``_label``) beside it, or ``image.nii.gz`` with ``mask.nii.gz``;
+- ``NAME.png`` with ``NAME_mask.png`` (``_seg``, ``-label``) beside it, or ``image.nii.gz`` with ``mask.nii.gz``;
 - sibling folders ``images`` and ``masks`` with the same names, or ``imagesTr`` and ``labelsTr``.
 """
 
@@ -18,7 +18,8 @@ from medpfl.data.files import NIFTI, PICTURES, composed, is_nifti, nifti_stem, w
 
 _IMAGES = ("images", "image", "imgs", "img", "cxr", "imagestr", "imagests")
 _MASKS = ("masks", "mask", "segmentations", "segmentation", "labels", "label", "labelstr", "labelsts")
-_MARKS = ("_mask", "_segmentation", "_seg", "_label")
+_MARKED = ("mask", "segmentation", "seg", "label")
+_MARKS = tuple(sign + word for word in _MARKED for sign in "_-")
 _CHANNEL = re.compile(r"_(\d{4})$")
 """What nnU-Net adds to an image's name for each of its channels."""
 
@@ -131,13 +132,9 @@ def _has_sibling(file: Path, root: Path) -> bool:
     return False
 
 
-def _bare_masks() -> tuple[str, ...]:
-    return tuple(mark.removeprefix("_") for mark in _MARKS)
-
-
 def _image_beside(name: str, names: Iterable[str]) -> str | None:
     """The name, among these, of the image that a mask of that name is of; None for what is no mask."""
-    if name in _bare_masks():
+    if name in _MARKED:
         return next((image for image in ("image", "img") if image in names), None)
     for mark in _MARKS:
         if name.endswith(mark) and (base := name.removesuffix(mark)) in names:
@@ -203,7 +200,7 @@ def _pair_beside(made: Pairs, files: Sequence[Path]) -> None:
     masks: dict[str, Path] = {}
     for file in files:
         name = stem(file).lower()
-        if name in _bare_masks() or name.endswith(_MARKS):
+        if name in _MARKED or name.endswith(_MARKS):
             if (image := _image_beside(name, names)) and image not in masks:
                 masks[image] = file
             else:

@@ -220,6 +220,12 @@ def _in_words(error: ValidationError, content: dict[str, Any]) -> str:
         return f"{where}: unknown field; there are {', '.join(names)}"
     if where == "schema" and "schema" in content:
         return f"schema {json.dumps(content['schema'])} is not known; this version reads schema 1"
+    if first["type"] == "missing":
+        return f"{where}: is missing" + (', write "schema": 1' if where == "schema" else "")
+    if first["type"] == "too_short":
+        return f"{where}: at least {first['ctx']['min_length']} are needed"
+    if first["type"] == "string_type":
+        return f"{where}: must be text, in quotation marks, and is {json.dumps(first['input'])}"
     message = first["msg"].removeprefix("Value error, ")
     return f"{where}: {message}" if where else message
 
