@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
     from torch import Tensor
+
+    from medpfl.core.site_data import Part
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +30,7 @@ class ImageDataset:
         source: path of the file it was read from.
         md5: checksum of that file.
         site_ids: (n,) the hospital each image comes from, as text; None if the file does not say.
+        patients: (n,) whose each image is at its hospital, as text; None if the file does not say.
     """
 
     name: str
@@ -34,6 +41,7 @@ class ImageDataset:
     source: str
     md5: str
     site_ids: np.ndarray | None = None
+    patients: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -52,6 +60,27 @@ class ImageDataset:
     def several_labels(self) -> bool:
         """Whether an image may have several."""
         return self.labels.ndim == 2
+
+    @property
+    def whose(self) -> np.ndarray | None:
+        """(n,) text, patients by names that set those of different hospitals apart; None where nobody is known."""
+        if self.patients is None or self.site_ids is None:
+            return self.patients
+        return np.char.add(np.char.add(self.site_ids, "/"), self.patients)
+
+    @cached_property
+    def people(self) -> np.ndarray | None:
+        """(n,) text, the same for images of one :func:`~medpfl.data.patients.person`; None where nobody is known."""
+        from medpfl.data.patients import person
+
+        if self.whose is None:
+            return None
+        names, rows = np.unique(self.whose, return_inverse=True)
+        return np.array([person(name) for name in names.tolist()], dtype=str)[rows]
+
+    def people_of(self, rows: np.ndarray) -> frozenset[str]:
+        """Whose the chosen images are; where nobody is known each is a patient's of its own, by its number."""
+        return frozenset(map(str, rows.tolist() if self.people is None else self.people[rows].tolist()))
 
     @property
     def strata(self) -> np.ndarray:
@@ -94,3 +123,12 @@ class ImageDataset:
         chosen = self.images[np.asarray(indices, dtype=np.int64)]
         chosen = chosen[:, None] if self.channels == 1 else np.ascontiguousarray(chosen.transpose(0, 3, 1, 2))
         return torch.from_numpy(chosen)
+
+    def persons_chosen(self, rows: Mapping[Part, np.ndarray], device: torch.device) -> dict[Part, Tensor]:
+        """By part whose the chosen images are, (k,) int64 numbers; empty where nobody is known."""
+        import torch
+
+        if self.people is None:
+            return {}
+        whose = torch.from_numpy(np.unique(self.people, return_inverse=True)[1]).long()
+        return {part: whose[torch.from_numpy(chosen)].to(device) for part, chosen in rows.items()}

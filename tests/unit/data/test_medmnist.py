@@ -59,7 +59,7 @@ def test_site_ids(write):
         f"{p}_sites": np.array(["berlin", "lima", "oslo"] * n) for p, n in (("train", 10), ("val", 3), ("test", 4))
     }
     assert load(write(change=change)).site_ids[:3].tolist() == ["berlin", "lima", "oslo"]
-    with pytest.raises(UserError, match=r"mine\.npz: has site names for some parts, but no val_sites"):
+    with pytest.raises(UserError, match=r"mine\.npz: has train_sites, but no val_sites"):
         load(write(change=change | {"val_sites": None}))
     with pytest.raises(UserError, match="val_sites is int64 1"):
         load(write(change=change | {"val_sites": np.array([1])}))

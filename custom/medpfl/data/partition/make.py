@@ -10,6 +10,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.seeding import derive_seed
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.partition.draw import REDRAWS, draw, draw_like, draw_printed, require_site_ids
+from medpfl.data.partition.known_patients import draw_known, require_apart, set_aside_known
 from medpfl.data.partition.partition_file import Partition
 from medpfl.data.partition.published_counts import COUNTS
 from medpfl.data.partition.spec import PartitionSpec, parse_spec
@@ -26,7 +27,7 @@ def make_partition(
     pooled: bool = True,
     holdout: float = 0.0,
 ) -> Partition:
-    """Draws or reads a partition.
+    """Draws or reads a partition. Where the data set says whose the images are, patients are drawn.
 
     Args:
         dataset: the data set.
@@ -36,7 +37,8 @@ def make_partition(
         sites: number of sites; None where the spec fixes it (``natural``, a printed table, ``file``).
         seed: the run's seed.
         fractions: shares of each site's images for training, validation and test, where parts are pooled.
-        train_fraction: share of each site's training images that is kept, for experiments with few data.
+        train_fraction: share of each site's training images that is kept, for experiments with few data; of its
+            training patients where the data set says whose the images are.
         pooled: draw from all images together; otherwise a site's training, validation and test images come from the
             official parts, which keeps patients apart where the official parts do.
         holdout: share of the images (of the official training part, unless pooled) that is set aside before.
@@ -54,8 +56,11 @@ def make_partition(
         divided, aside = _printed(dataset, parsed, train_fraction, seed, holdout)
     else:
         source = np.arange(len(dataset)) if pooled else np.flatnonzero(dataset.split == 0)
-        aside = _set_aside(source, int(holdout * len(source) + 1e-9), seed)
-        if pooled:
+        known, size = dataset.patients is not None, int(holdout * len(source) + 1e-9)
+        aside = set_aside_known(dataset, source, size, seed) if known else _set_aside(source, size, seed)
+        if known:
+            divided = draw_known(dataset, parsed, sites, seed, fractions, train_fraction, not pooled, aside)
+        elif pooled:
             remaining = np.setdiff1d(source, aside)
             ids = None if dataset.site_ids is None else dataset.site_ids[remaining]
             parts = draw(parsed, dataset.strata[remaining], sites, seed, ids, fewest_with_training(fractions))
@@ -105,6 +110,11 @@ def _printed(
     dataset: ImageDataset, spec: PartitionSpec, train_fraction: float, seed: int, holdout: float
 ) -> tuple[list[SiteIndices], np.ndarray]:
     """The sites, and the holdout: of the training images that the table leaves over, which are 10 % or half of them."""
+    if dataset.patients is not None:
+        raise UserError(
+            f"partition {spec}: has numbers of images, and {dataset.source} says whose they are: use dirichlet:A, "
+            "equal-dirichlet:A or iid, which keep a patient's together"
+        )
     official = [np.flatnonzero(dataset.split == code) for code in range(3)]
     drawn = draw_printed(spec.table, dataset.labels[official[0]], dataset.classes, seed)
     train = [official[0][part] for part in drawn]
@@ -140,6 +150,8 @@ def _from_file(
     partition = Partition.load(spec.path, dataset)
     if sites not in (None, len(partition.sites)):
         raise UserError(f"--sites {sites}: {spec.path} has {len(partition.sites)} sites")
+    if dataset.patients is not None:
+        require_apart(dataset, partition, spec.path)
     if train_fraction != 1 or holdout:
         raise UserError(f"{spec.path}: a partition file is taken as it is, without --train-fraction and holdout")
     return partition

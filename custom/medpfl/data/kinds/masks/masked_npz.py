@@ -23,7 +23,7 @@ from medpfl.core.numbers_in_words import by
 from medpfl.core.plain import plain_problem
 from medpfl.core.site_data import PARTS
 from medpfl.data.kinds.masks.pair import Layout, Pair
-from medpfl.data.kinds.npz.npz_file import header, require_names
+from medpfl.data.kinds.npz.npz_file import header, names_of_parts
 
 _KEYS = ("train", "val", "test")
 
@@ -62,26 +62,21 @@ def read_index(path: Path, official: bool) -> Layout:
         UserError: the file is damaged, or its arrays do not fit each other.
     """
     with _opened(path) as file:
-        masks = _mask_keys(path, file)
+        sizes = {part: _shape(path, file.zip, f"{part}_images")[0] for part in _mask_keys(path, file)}
+        sites, patients = (names_of_parts(path, what, sizes, file, file.__getitem__) for what in ("sites", "patients"))
+        parts = [part for key, part in zip(_KEYS, PARTS, strict=True) for _ in range(sizes.get(key, 0))]
         centres: dict[str, list[Pair]] = {}
-        start = 0
-        for key, part in zip(_KEYS, PARTS, strict=True):
-            if key not in masks:
-                continue
-            number = _shape(path, file.zip, f"{key}_images")[0]
-            sites, patients = (_names(path, file, f"{key}_{what}", number) for what in ("sites", "patients"))
-            for row in range(start, start + number):
-                name = f"{row:07d}"
-                centre = str(sites[row - start]) if sites is not None else path.stem
-                patient = str(patients[row - start]) if patients is not None else name
-                split, said = part if official else None, patients is not None
-                pair = Pair(centre, patient, patient, name, path, path, split, said=said)
-                centres.setdefault(centre, []).append(pair)
-            start += number
+        for row, part in enumerate(parts):
+            name = f"{row:07d}"
+            centre = str(sites[row]) if sites is not None else path.stem
+            patient = str(patients[row]) if patients is not None else name
+            split, said = part if official else None, patients is not None
+            pair = Pair(centre, patient, patient, name, path, path, split, said=said)
+            centres.setdefault(centre, []).append(pair)
         classes = tuple(map(str, file["classes"])) if "classes" in file else ()
     if problem := plain_problem(classes, "classes"):
         raise UserError(f"{path}: {problem}")
-    if not start:
+    if not parts:
         raise UserError(f"{path}: train_images is empty")
     return Layout(path, path.stem, "arrays", {name: tuple(centres[name]) for name in sorted(centres)}, classes)
 
@@ -168,14 +163,6 @@ def _whole(path: Path, file: Any, name: str) -> np.ndarray:
     if masks.dtype.kind not in "iub":
         raise UserError(f"{path}: {name} is {masks.dtype}; whole numbers, the classes, are needed")
     return masks.astype(np.uint8) if masks.dtype.kind == "b" else masks
-
-
-def _names(path: Path, file: Any, key: str, number: int) -> np.ndarray | None:
-    if key not in file:
-        if key.replace(key.partition("_")[0], "train", 1) in file:
-            raise UserError(f"{path}: has train_{key.partition('_')[2]}, but no {key}")
-        return None
-    return require_names(path, key, file[key], number)
 
 
 def _spacing(path: Path, file: Any, part: str, number: int) -> np.ndarray | None:

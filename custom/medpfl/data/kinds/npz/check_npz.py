@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.numbers_in_words import by
 from medpfl.core.site_data import PARTS
@@ -16,15 +18,20 @@ from medpfl.data.finding import Finding
 from medpfl.data.kinds.npz.catalog import find
 from medpfl.data.kinds.npz.medmnist import known_set, official_md5
 from medpfl.data.kinds.npz.npz_file import load
+from medpfl.data.partition.known_patients import Image, images_of
+from medpfl.data.patients import count_people, in_numbers, no_validation, split_patients
+from medpfl.data.people import people, some
 from medpfl.data.uneven import of_a_site
 
 if TYPE_CHECKING:
     from medpfl.data.kinds.npz.site_file import OwnImages
 
+_FRACTIONS = RunConfig.model_fields["fractions"].default
 _PATIENTS = (
     "the file does not say whose an image is, so each counts as its own patient: where parts are pooled, images of one "
     "patient can be in training and in test; --official keeps the file's own parts"
 )
+_WHOSE = "arrays train_patients, val_patients and test_patients keep a patient's images together"
 
 
 def check_npz(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
@@ -52,7 +59,7 @@ def check_npz(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
         *_contents(dataset),
         *_classes(dataset),
         *_order(dataset, described.classes if described else ()),
-        Finding("note", _PATIENTS),
+        *_patients(dataset),
         _checksum(dataset),
         *_constant_images(dataset),
         *_repeated_images(dataset),
@@ -140,6 +147,34 @@ def _order(dataset: ImageDataset, named: Sequence[str]) -> list[Finding]:
             "the file against it",
         )
     ]
+
+
+def _patients(dataset: ImageDataset) -> list[Finding]:
+    """Whose the images are, and how each site's are divided by patient."""
+    if dataset.patients is None:
+        return [Finding("note", _PATIENTS if known_set(dataset.name) else f"{_PATIENTS}; {_WHOSE}")]
+    sites: dict[str, list[Image]] = {}
+    for image in images_of(dataset, np.arange(len(dataset)), official=False):
+        sites.setdefault(image.centre, []).append(replace(image, patient=str(dataset.patients[image.row])))
+    findings = people(sites)
+    if meeting := _in_two_parts(dataset):
+        whose = some("patient", meeting)
+        findings.append(
+            Finding("note", f"{whose} in more than one of the file's parts: --official, which keeps them, is refused")
+        )
+    for name, images in sorted(sites.items()):
+        number, parts = count_people(images), split_patients(images, _FRACTIONS, 1.0, 0, name)
+        whose, by = f"{number:,} patient{'s' * (number != 1)}", "the default split"
+        findings.append(Finding("ok", f"{name}: {len(images):,} images of {whose}; by {by} {in_numbers(parts)}"))
+        findings += [Finding("warning", f"{name}: {words}") for words in no_validation(images, parts, name, by)]
+    return findings
+
+
+def _in_two_parts(dataset: ImageDataset) -> list[str]:
+    """Patients who are in more than one of the file's own parts, by name."""
+    pairs = np.unique(np.stack([dataset.people, dataset.split.astype(str)], 1), axis=0)
+    names, parts = np.unique(pairs[:, 0], return_counts=True)
+    return names[parts > 1].tolist()
 
 
 def _checksum(dataset: ImageDataset) -> Finding:

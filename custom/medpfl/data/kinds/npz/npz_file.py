@@ -2,8 +2,8 @@
 
 Keys: ``train_images``, ``train_labels`` and the same for ``val`` and ``test``. Images are (n, H, W) or (n, H, W, 3)
 uint8, or volumes (n, D, H, H); labels (n,) or (n, 1) integers counted from 0, or (n, L) of L labels each: 1 there, 0
-not there, -1 not known. A file of one's own may add ``train_sites`` and so on, (n,) text or integers: the hospital of
-each image, which the partition ``natural`` uses.
+not there, -1 not known. A file of one's own may add, (n,) text or integers, ``train_sites`` and so on: the hospital of
+each image, which the partition ``natural`` uses; and ``train_patients`` and so on: whose it is there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -125,16 +125,21 @@ def _read(path: Path, archive: zipfile.ZipFile) -> ImageDataset:
         if not several and len(label) and not 0 <= label.min() <= label.max() < len(classes):
             wrong = label.min() if label.min() < 0 else label.max()
             raise UserError(f"{path}: {part}_labels has the label {wrong}; right are 0 to {len(classes) - 1}")
-    sizes = [len(label) for label in labels]
+    sizes = {part: len(label) for part, label in zip(_PARTS, labels, strict=True)}
+
+    def names(what: str) -> np.ndarray | None:
+        return names_of_parts(path, what, sizes, present, lambda key: _small_array(path, archive, key))
+
     return ImageDataset(
         name=path.stem,
         images=_images(path, archive, shapes),
         labels=np.concatenate(labels),
-        split=np.repeat(np.arange(3, dtype=np.int8), sizes),
+        split=np.repeat(np.arange(3, dtype=np.int8), list(sizes.values())),
         classes=classes,
         source=str(path),
         md5=file_md5(path),
-        site_ids=_site_ids(path, archive, present, sizes),
+        site_ids=names("sites"),
+        patients=names("patients"),
     )
 
 
@@ -168,14 +173,31 @@ def _labels(path: Path, archive: zipfile.ZipFile, part: str) -> np.ndarray:
     return array.reshape(-1).astype(np.int64)
 
 
-def _site_ids(path: Path, archive: zipfile.ZipFile, present: set[str], sizes: list[int]) -> np.ndarray | None:
-    keys = [f"{part}_sites" for part in _PARTS]
-    if not present.intersection(keys):
+def names_of_parts(
+    path: Path, what: str, sizes: Mapping[str, int], present: Container[str], read: Callable[[str], np.ndarray]
+) -> np.ndarray | None:
+    """Names that a file has for its images, such as ``train_patients`` and so on, of all parts one after the other.
+
+    Args:
+        path: the file.
+        what: ``patients`` or ``sites``.
+        sizes: how many images each part has; one without any needs no names.
+        present: the file's keys.
+        read: the array of a key.
+
+    Returns:
+        (n,) text; None where no part has names.
+
+    Raises:
+        UserError: a part has names and another one has none, or they are not one for each image.
+    """
+    keys = {f"{part}_{what}": number for part, number in sizes.items() if f"{part}_{what}" in present or number}
+    there = [key for key in keys if key in present]
+    if not there:
         return None
     if missing := [key for key in keys if key not in present]:
-        raise UserError(f"{path}: has site names for some parts, but no {', '.join(missing)}")
-    arrays = [_small_array(path, archive, key) for key in keys]
-    return np.concatenate([require_names(path, *given) for given in zip(keys, arrays, sizes, strict=True)])
+        raise UserError(f"{path}: has {there[0]}, but no {', '.join(missing)}")
+    return np.concatenate([require_names(path, key, read(key), number) for key, number in keys.items()])
 
 
 def _kind(array: np.ndarray) -> str:

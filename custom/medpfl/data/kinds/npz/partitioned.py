@@ -103,11 +103,11 @@ class PartitionedImages:
         return self.patients(name, "train") if known else frozenset()
 
     def patients(self, name: str, part: Part) -> frozenset[str]:
-        """The samples of a part of a site's data, each of which counts as a patient; UserError if it is no site's."""
+        """Whose the samples of a part of a site's data are, each another's if unknown; UserError if it is no site's."""
         rows = next((getattr(site, part) for site in self.partition.sites if site.name == name), None)
         if rows is None:
             raise UserError(f"{name} is none of the run's sites: {', '.join(self.config.site_names)}")
-        return frozenset(str(int(row)) for row in rows)
+        return self.dataset.people_of(rows)
 
     def values(self, name: str) -> int:
         """See :func:`medpfl.data.source.number_of_values`: of the whole set, which each site reads."""
@@ -177,6 +177,7 @@ class PartitionedImages:
                 "test": len(s.test),
                 "classes": {str(c): int(n) for c, n in enumerate(self.dataset.counts(_all_rows(s)))},
                 **self._judged(s),
+                **self._in_patients(s),
             }
             for s in self.partition.sites
             if s.name in self.config.places
@@ -204,6 +205,14 @@ class PartitionedImages:
         labels = {part: d.labels[getattr(site, part)] for part in JUDGED}
         return {"judged_classes": judged_classes(labels, d.n_classes)}
 
+    def _in_patients(self, site: SiteIndices) -> dict[str, Any]:
+        """How many patients a site's images are of, and those that judge; nothing where nobody is known."""
+        d = self.dataset
+        if d.patients is None:
+            return {}
+        judging = {f"{part}_patients": len(d.people_of(getattr(site, part))) for part in JUDGED}
+        return {"patients": len(d.people_of(_all_rows(site)))} | judging
+
     def inputs(self) -> Inputs | None:
         """See :class:`medpfl.data.source.DataSource`; None of volumes, of which no other file is known."""
         d = self.dataset
@@ -224,6 +233,7 @@ class PartitionedImages:
         return ImageTensors(
             images={part: self._pixels(rows).to(device) for part, rows in indices.items()},
             labels={part: torch.from_numpy(self.dataset.labels[rows]).to(device) for part, rows in indices.items()},
+            persons=self.dataset.persons_chosen(indices, device),
         )
 
 

@@ -24,6 +24,7 @@ from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds.folders.picture_file import Reading
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
 from medpfl.data.kinds.npz.npz_file import load, number_of_images, padded_edge
+from medpfl.data.partition.known_patients import images_of, split_known
 from medpfl.data.split import SiteIndices, official_parts, split_own
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ class OwnImages:
                 for part, chosen in rows.items()
             },
             labels={part: torch.from_numpy(self.dataset.labels[chosen]).to(device) for part, chosen in rows.items()},
+            persons=self.dataset.persons_chosen(rows, device),
         )
 
     def values(self, name: str) -> int:
@@ -150,6 +152,9 @@ class OwnImages:
 
     def _parts(self, name: str) -> SiteIndices:
         c = self.config
+        if self.dataset.patients is not None:
+            images = images_of(self.dataset, np.arange(len(self.dataset)), c.official)
+            return split_known(self.dataset, images, name, c.fractions, c.train_fraction, c.seed)
         if c.official:
             return official_parts(name, np.asarray(self.dataset.split), c.train_fraction, c.seed)
         return split_own(name, len(self.dataset), c.fractions, c.train_fraction, c.seed)
@@ -159,8 +164,8 @@ class OwnImages:
         return self.patients(name, "train")
 
     def patients(self, name: str, part: Part) -> frozenset[str]:
-        """The samples of a part of a site's data, each of which counts as a patient."""
-        return frozenset(map(str, getattr(self._parts(name), part)))
+        """Whose the samples of a part of a site's data are; each another's where the file does not say it."""
+        return self.dataset.people_of(getattr(self._parts(name), part))
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
