@@ -91,6 +91,29 @@ def test_what_is_wrong_is_said_before_training(tmp_path, change, message):
         load(write(tmp_path / "wrong.npz", change=change))
 
 
+@pytest.mark.parametrize(
+    ("depth", "right"), [(1, r"(n, H, H) is right: images[:, 0]"), (3, "(n, H, H, 3) is right"), (4, None)]
+)
+def test_a_check_asks_whether_few_slices_are_channels(tmp_path, depth, right):
+    file = write(tmp_path / "first.npz", shape=(depth, 8, 8), labels=0)
+    said = [f.message for f in check_npz(str(file), {}) if f.level == "warning" and "slice" in f.message]
+    assert [right in line for line in said] == ([True] if right else [])
+
+
+def test_empty_parts_are_a_note_since_parts_are_pooled(tmp_path):
+    file = write(tmp_path / "whole.npz", labels=0, n=(40, 0, 0))
+    notes = [f for f in check_npz(str(file), {}) if "empty" in f.message]
+    assert [f.level for f in notes] == ["note"]
+    assert notes[0].message.startswith("the validation and test parts are empty: all images are divided by --fractions")
+
+
+def test_a_file_without_parts_is_told_that_they_may_be_empty(tmp_path):
+    file = tmp_path / "train.npz"
+    np.savez(file, train_images=np.zeros((4, 8, 8), np.uint8), train_labels=np.arange(4) % 2)
+    with pytest.raises(UserError, match=r"has no val_images, .*, of val and test with empty arrays if there are no"):
+        load(file)
+
+
 def test_a_task_for_other_labels_is_refused(tmp_path):
     file = write(tmp_path / "several.npz")
     with pytest.raises(UserError, match=r"--task ordinal: .*several.npz has several labels an image; it is for multi"):

@@ -99,7 +99,10 @@ def _require_keys(path: Path, archive: zipfile.ZipFile) -> set[str]:
     """The arrays that are there; UserError if images or labels of a part are not."""
     present = {name.removesuffix(".npy") for name in archive.namelist()}
     if missing := [key for p in _PARTS for key in (f"{p}_images", f"{p}_labels") if key not in present]:
-        raise UserError(f"{path}: has no {', '.join(missing)}: MedMNIST's keys are needed (it has {_some(present)})")
+        raise UserError(
+            f"{path}: has no {', '.join(missing)}: MedMNIST's keys are needed, of val and test with empty arrays if "
+            f"there are no such parts (it has {_some(present)})"
+        )
     return present
 
 
