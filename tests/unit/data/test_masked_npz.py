@@ -91,7 +91,11 @@ def test_official_parts_are_kept(write_masked):
         ({"train_images": np.zeros((12, 20, 24), np.float32)}, "train_images is float32 12×20×24; uint8"),
         ({"train_patients": np.arange(3)}, r"train_patients is int64 3; text or integers, \(12,\)"),
         ({"spacing": np.array([1.0, 0.0, 1.0])}, "spacing is 3; .* lengths in mm"),
-        ({"train_masks": np.full((12, 20, 24), 3) * np.arange(24)}, "the mask has the values 0, 3, 6, 9"),
+        ({"train_masks": np.full((12, 20, 24), 3) * (np.arange(24) % 8)}, "the mask has the values 0, 3, 6, 9"),
+        (
+            {"classes": np.array(["a", "background"])},
+            r"mine\.npz: background is a class after the first, a; the first is",
+        ),
         ({"classes": np.array(["a", "b", "c"])}, None),
     ],
 )

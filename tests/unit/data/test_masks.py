@@ -156,6 +156,10 @@ def saved(pixels, **options):
     [
         (saved(np.zeros((40, 39))), r"9_mask\.png: is 39×40 pixels, its image .*9\.png 40×40"),
         (saved(np.eye(40) + np.eye(40, k=1) * 2), r"9_mask\.png: has the values 0, 1, 2, and with two classes"),
+        (
+            lambda file: Image.open(file).resize((23, 23)).resize((40, 40), Image.Resampling.BICUBIC).save(file),
+            r"9_mask\.png: has \d+ values, 0, \d.*: was it resized with interpolation.* by the nearest pixel",
+        ),
         (saved(np.eye(40) * 7), r"has the value (7|255), .* has (7|255): two structures"),
         (saved(np.random.default_rng(0).integers(0, 9, (40, 40, 3))), r"9_mask\.png: cannot be read .*in colours"),
         (lambda file: file.write_bytes(b"no picture"), r"9_mask\.png: cannot be read"),
@@ -201,12 +205,24 @@ def test_several_values_can_be_one_structure(home):
     assert source.site("site-1", CPU).class_counts(3).tolist()[2] == 0
 
 
+def test_many_values_are_many_classes_where_all_are_named():
+    mask = np.arange(20, dtype=np.uint8)[None]
+    assert to_classes(mask, values_in(mask), 20, None).tolist() == mask.tolist()
+    with pytest.raises(ValueError, match=r"has 20 values, 0, 1, 2, 3, 4, 5, \.\.\.: was it resized"):
+        to_classes(mask, values_in(mask), 2, [[0], [1]])
+    with pytest.raises(ValueError, match=r"has the values 10, 11, 12, 13, 14, 15, \.\.\., and there are 10 classes"):
+        to_classes(mask, values_in(mask), 10, None)
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [
         ({"values": [0, 100]}, r"0_mask\.png: has the value 200, and --data-arg values names 0, 100"),
         ({"classes": 4}, r"0_mask\.png: has the values 100, 200, and there are 4 classes, 0 to 3"),
         ({"classes": "a,b", "values": [0, 1, 2]}, "--data-arg values: 3 classes, and classes are 2: a, b"),
+        ({"classes": "A,background"}, "classes: background is a class after the first, A; the first is .* 0 in a mask"),
+        ({"classes": "A,B, BG"}, "classes: BG is a class after the first, A"),
+        ({"classes": ["A", "Hintergrund"]}, "put Hintergrund first, or call it otherwise"),
         ({"values": [0, 0]}, "--data-arg values: .*its own values"),
         ({"patch": [8, 8, 8]}, "--data-arg patch: pictures with masks have size, fit, channels, dims"),
         ({"dims": 3}, "--data-arg dims=3: .* has pictures"),

@@ -13,6 +13,9 @@ from medpfl.data.kinds.masks.reading import first_of
 _ROUNDED = 1e-4
 """How far from a whole number a mask's value may be: 255 times a slope of 1/255, as files have it, is 1.00000006."""
 
+_MANY = 10
+"""So many values that are no classes may be a mistake of naming; more rather come from between pixels."""
+
 
 def values_in(mask: np.ndarray) -> tuple[int, ...]:
     """The values of a mask, sorted; ValueError if they are no whole numbers but for a header's rounded scale."""
@@ -48,6 +51,12 @@ def to_classes(
     known = {value: label for label, of_class in enumerate(values) for value in of_class} if values else {}
     known = known or {label: label for label in range(count)}
     if wrong := [value for value in present if value not in known]:
+        if len(wrong) > _MANY:
+            raise ValueError(
+                f"has {len(present)} values, {first_of(present)}: was it resized with interpolation, which mixes "
+                "classes? Then make it again by the nearest pixel; if all these values are classes, name them with "
+                "--data-arg classes or values"
+            )
         if values:
             right = f"--data-arg values names {first_of(sorted(known))}"
         elif count == 2:

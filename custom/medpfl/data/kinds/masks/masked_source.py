@@ -31,6 +31,7 @@ from medpfl.data.kinds.masks.reading import (
     Reading,
     class_names,
     read_reading,
+    require_background_first,
     require_taken,
     settings_of,
 )
@@ -115,6 +116,7 @@ class Masked(OfCentres[Pair]):
         """The classes, the background first: the job's, else the data's, else one structure."""
         said = class_names(self.config.data_args)
         own = self.layout.classes if self.here else ()
+        require_background_first(own, self.layout.root if own else "")
         if said and own and said != own:
             raise UserError(
                 f"{self.layout.root}: its classes are {', '.join(own)}, the job's are {', '.join(said)}"

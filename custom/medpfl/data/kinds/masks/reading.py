@@ -18,6 +18,9 @@ CHANNELS = {"rgb": 3, "grey": 1}
 STRUCTURE = ("background", "foreground")
 """The classes where nobody says any."""
 
+_BACKGROUND = {STRUCTURE[0], "bg", "hintergrund"}
+"""What a class is called that can only be the first."""
+
 _TAKES: dict[Form, tuple[str, ...]] = {
     "pictures": ("size", "fit", "channels"),
     "slices": ("size", "fit", "channels", "spacing", "normalise", "window"),
@@ -164,7 +167,7 @@ def class_names(data_args: Mapping[str, Any]) -> tuple[str, ...]:
     """The classes, the background first: by name, or by how many there are; empty where the job says none.
 
     Raises:
-        UserError: they are no names, or not as many as ``values``.
+        UserError: they are no names, or not as many as ``values``, or the background is not the first.
     """
     said = data_args.get("classes")
     values = read_reading(data_args).values
@@ -176,12 +179,27 @@ def class_names(data_args: Mapping[str, Any]) -> tuple[str, ...]:
         names = numbered(len(values)) if values else ()
     else:
         names = named_classes(data_args)
+        require_background_first(names, "--data-arg classes")
     if values and len(values) != len(names):
         raise UserError(
             f"--data-arg values: {len(values)} classes, and classes are {len(names)}: {', '.join(names)}; the "
             "background is the first"
         )
     return names
+
+
+def require_background_first(names: Sequence[str], where: object) -> None:
+    """UserError where a class other than the first is called background.
+
+    Args:
+        names: of the classes.
+        where: they are said, for the message.
+    """
+    if wrong := next((name for name in names[1:] if name.strip().casefold() in _BACKGROUND), None):
+        raise UserError(
+            f"{where}: {wrong} is a class after the first, {names[0]}; the first is the background, which is 0 in a "
+            f"mask: put {wrong} first, or call it otherwise"
+        )
 
 
 def numbered(count: int) -> tuple[str, ...]:
