@@ -176,6 +176,16 @@ def test_what_is_no_such_image_is_named(tmp_path, fields, words):
     assert any(f.level == "error" and words in f.message and str(bad) in f.message for f in check(root))
 
 
+@pytest.mark.parametrize("modality", ["US", "OT", ""])
+def test_another_image_that_is_the_first_is_named_too(tmp_path, modality):
+    root = write_hospital(tmp_path / "thorax")
+    first = write_xray(root / "north" / "healthy" / "a.dcm", np.full((24, 20), 7), Modality=modality)
+    said = [f.message for f in check(root) if f.level == "error"]
+    assert [
+        f"{first}: cannot be read (a DICOM image of modality {modality or 'unknown'};" in line for line in said
+    ] == [True]
+
+
 def test_what_has_no_image_is_counted_and_who_has_no_id_too(tmp_path):
     root = write_hospital(tmp_path / "thorax")
     report = write_xray(root / "south" / "ill" / "sr.dcm", [[1]], SOPClassUID="1.2.840.10008.5.1.4.1.1.88.11")
@@ -201,6 +211,7 @@ def test_copies_are_found_though_the_header_was_changed(tmp_path):
 
 def test_scans_stay_scans(tmp_path):
     write_xray(tmp_path / "ct" / "a.dcm", [[1]], Modality="CT")
+    write_xray(tmp_path / "ct" / "b.dcm", [[1]])
     assert kind_of(str(tmp_path / "ct"), {}).name == "scans"
 
 

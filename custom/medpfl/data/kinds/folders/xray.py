@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MODALITIES = {"CR", "DX", "MG", "RG", "IO", "PX"}
 """Computed and digital radiography, mammography, radiographs that were scanned, intra-oral and panoramic X-ray."""
+_SLICES = {"CT", "MR", "PT"}
+"""Of images that are one of many of a scan: such folders are not looked through to the end."""
 _TAGS = [
     "Modality", "PatientID", "Rows", "Columns", "SOPClassUID", "SamplesPerPixel", "PhotometricInterpretation",
     "NumberOfFrames", "PresentationIntentType", "SeriesDescription", "StudyDescription", "ViewPosition", "StudyDate",
@@ -45,11 +47,15 @@ def is_dicom(file: Path) -> bool:
 
 
 def holds_xrays(folder: Path) -> bool:
-    """Whether the first DICOM file in a folder or below is an X-ray image, and nothing before it is a NIfTI volume."""
+    """Whether a DICOM file in a folder or below is an X-ray image, and nothing before it is of a scan or NIfTI.
+
+    Other images, such as ultrasound, may lie before it; reading the folder refuses them by name.
+    """
     for file in walk(folder, lambda error: None):
         if is_nifti(file.name):
             return False
-        if is_dicom(file) and (known := read_head(file)) is not None and known.rows:
+        known = read_head(file) if is_dicom(file) else None
+        if known is not None and known.rows and known.modality in {*MODALITIES, *_SLICES}:
             return known.modality in MODALITIES
     return False
 
