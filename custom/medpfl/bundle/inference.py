@@ -21,6 +21,7 @@ from medpfl.core.statefile import read_state
 from medpfl.core.whole_file import write_bytes
 from medpfl.data.files import PICTURES, is_nifti, is_special, walk
 from medpfl.data.kinds.folders.xray import is_dicom, person
+from medpfl.data.kinds.scans.limits import WHOLE_CHEST
 from medpfl.data.kinds.scans.preprocessing import Modality
 from medpfl.models import build_model, logits
 from medpfl.models.blend import Blend
@@ -202,6 +203,8 @@ def _scans(where: Path, modality: Modality) -> list[dict[str, Any]]:
         problem = next((p.message for p in volume.problems if p.level == "error"), "")
         if not problem and kind == "dicom" and volume.modality != modality:
             problem = f"{name}: a series of modality {volume.modality}; the model takes {modality}"
+        if not problem and modality == "CT" and volume.coverage < WHOLE_CHEST:
+            logger.warning("%s: %.0f mm from bottom to top, not a whole chest", name, volume.coverage)
         item = {"image": [str(f) for f in files], "kind": kind, "name": name}
         found.append(item | ({PROBLEM: problem} if problem else {}))
     return found

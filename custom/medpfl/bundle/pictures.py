@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ import numpy as np
 import torch
 from monai.config import KeysCollection
 
-from medpfl.core.errors import UserError, first_line
+from medpfl.core.errors import UserError, first_line, printably
 from medpfl.data.each_value import EachValued
-from medpfl.data.kinds.folders.picture_file import Reading, read_picture, upright
+from medpfl.data.kinds.folders.picture_file import ONE_COLOUR, Reading, in_square, odd, of_one_colour, upright
 from medpfl.data.picture import open_picture
+
+logger = logging.getLogger(__name__)
+logger.addFilter(printably)
 
 
 class LoadPictured(EachValued):
@@ -53,6 +57,8 @@ class LoadPictured(EachValued):
                 "that size as the training images were"
             )
         chw = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        if of_one_colour(chw):
+            logger.warning("%s: %s", file, ONE_COLOUR)
         return torch.from_numpy(chw.astype(np.float32))
 
 
@@ -64,6 +70,8 @@ def _mode(file: Path) -> str:
 class ReadPictured(EachValued):
     """A picture file of any size to (C, size, size) float32 from 0 to 255, as folders of pictures are read.
 
+    What is odd with one that training would take all the same, the log says.
+
     Args:
         keys: what to read.
         reading: of :class:`medpfl.data.kinds.folders.picture_file.Reading`.
@@ -74,4 +82,8 @@ class ReadPictured(EachValued):
         self.reading = Reading(**reading)
 
     def _changed(self, value: str | Path) -> torch.Tensor:
-        return torch.from_numpy(read_picture(Path(value), self.reading).astype(np.float32))
+        file = Path(value)
+        image = upright(file, self.reading.mode)
+        for words in odd(file, image):
+            logger.warning("%s: %s", file, words)
+        return torch.from_numpy(in_square(image, self.reading).astype(np.float32))

@@ -15,7 +15,14 @@ from medpfl.data.files import PICTURES, files_below, unread_pictures
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
 from medpfl.data.kinds.folders.patient_pattern import all_of_one, keeping_together, level_of_one
-from medpfl.data.kinds.folders.picture_file import DARK, Reading, dark_of_16_bits, picture_size, read_picture
+from medpfl.data.kinds.folders.picture_file import (
+    DARK,
+    Reading,
+    dark_of_16_bits,
+    of_one_colour,
+    picture_size,
+    read_picture,
+)
 from medpfl.data.kinds.folders.repeats import repeated
 from medpfl.data.kinds.folders.table import tables
 from medpfl.data.kinds.folders.train_counts import FolderReading
@@ -145,7 +152,7 @@ def _divided(layout: Layout, centre: str) -> Iterator[tuple[str, str]]:
 def _look(picture: Picture) -> Seen:
     try:
         pixels = read_picture(picture.file, Reading(fit="stretch"))
-        alike, dark = bool((pixels == pixels[:, :1, :1]).all()), dark_of_16_bits(picture.file, pixels)
+        alike, dark = of_one_colour(pixels), dark_of_16_bits(picture.file, pixels)
         return picture_size(picture.file), alike, int(pixels.max()), dark
     except UserError as error:
         return str(error)

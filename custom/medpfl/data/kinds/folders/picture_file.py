@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Fit = Literal["crop", "pad", "stretch"]
 DARK = 64
 """Of 255: no pixel of pictures of 14 or 12 bits in files of 16 is above."""
+TOO_DARK = f"16 bits, and no pixel above {DARK} of 255: values of 12 bits? rescale it first"
+ONE_COLOUR = "all its pixels are of one colour"
 
 
 class Reading(BaseModel):
@@ -41,6 +43,11 @@ class Reading(BaseModel):
     channels: Literal["rgb", "grey"] = "rgb"
     patient: PatientPattern = ""
 
+    @property
+    def mode(self) -> Literal["RGB", "L"]:
+        """Pillow's, of a picture with these channels."""
+        return "RGB" if self.channels == "rgb" else "L"
+
 
 def read_picture(file: Path, reading: Reading) -> np.ndarray:
     """A picture, upright as its EXIF data say, or a DICOM X-ray image; antialiased where it becomes smaller.
@@ -53,9 +60,13 @@ def read_picture(file: Path, reading: Reading) -> np.ndarray:
     Raises:
         UserError: the file is no picture, is damaged, or has values that are neither 8 nor 16 bits; it is named.
     """
+    return in_square(upright(file, reading.mode), reading)
+
+
+def in_square(image: Image, reading: Reading) -> np.ndarray:
+    """A picture in its own size, of :func:`upright`, as :func:`read_picture` gives it."""
     from PIL.Image import Resampling
 
-    image = upright(file, "RGB" if reading.channels == "rgb" else "L")
     pixels = np.asarray(squared(image, reading.size, reading.fit, Resampling.BILINEAR))
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if pixels.ndim == 3 else pixels[None].copy()
 
@@ -119,6 +130,22 @@ def dark_of_16_bits(file: Path, pixels: np.ndarray) -> bool:
         return False
     with open_picture(file) as image:
         return image.mode.startswith("I")
+
+
+def of_one_colour(pixels: np.ndarray) -> bool:
+    """Whether all pixels of a picture, (C, H, W), are alike."""
+    return bool((pixels == pixels[:, :1, :1]).all())
+
+
+def odd(file: Path, image: Image) -> list[str]:
+    """What is odd with a picture, which is read all the same, in words.
+
+    Args:
+        file: it is from.
+        image: of :func:`upright`, in its own size: padding it would hide that it is of one colour.
+    """
+    pixels = in_square(image, Reading(fit="stretch"))
+    return [ONE_COLOUR] * of_one_colour(pixels) + [TOO_DARK] * dark_of_16_bits(file, pixels)
 
 
 def exif_turn(file: Path) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import Spacing
+from medpfl.data.kinds.folders.picture_file import TOO_DARK, dark_of_16_bits, of_one_colour, read_picture
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.masked_npz import Arrays
 from medpfl.data.kinds.masks.pair import Pair
@@ -55,18 +56,16 @@ def look_at_row(pair: Pair, arrays: Arrays, reading: Reading, count: int) -> See
         return f"{pair.mask}: mask number {row} {error}"
     spacing = None if arrays.spacing is None else tuple(arrays.spacing[row].tolist())
     kind = "grey" if arrays.images.shape[1] == 1 else "colour"
-    blank = f"number {row} of {pair.image}" if _is_blank(arrays.images[row]) else ""
+    blank = f"number {row} of {pair.image}" if of_one_colour(arrays.images[row]) else ""
     return Seen(mask.shape, kind, _counts(classes, count), present, spacing, (), blank)
 
 
 def _picture(pair: Pair, reading: Reading, count: int) -> Seen:
-    from medpfl.data.kinds.folders.picture_file import DARK, dark_of_16_bits, read_picture
-
     mask, pixels = read_mask(pair, reading, count), read_picture(pair.image, picture_reading(reading))
-    blank = str(pair.image) if _is_blank(pixels) else ""
+    blank = str(pair.image) if of_one_colour(pixels) else ""
     notes = (turned,) if (turned := only_the_picture_turned(pair)) else ()
     if dark_of_16_bits(pair.image, pixels):
-        notes += (f"{pair.image}: 16 bits, and no pixel above {DARK} of 255: values of 12 bits? rescale it first",)
+        notes += (f"{pair.image}: {TOO_DARK}",)
     return Seen(mask.classes.shape, mode_of(pair.image), _counts(mask.classes, count), mask.values, None, notes, blank)
 
 
@@ -81,11 +80,6 @@ def _volume(pair: Pair, reading: Reading, count: int) -> Seen:
     kind = "CT" if stored.ct else "no CT"
     notes = (*(note.message for note in head.notes), *(f"{pair.image}: {words}" for words in stored.odd()))
     return Seen(head.shape, kind, _counts(classes, count), present, head.spacing, notes)
-
-
-def _is_blank(image: np.ndarray) -> bool:
-    flat = image.reshape(len(image), -1)  # (C, pixels)
-    return bool((flat == flat[:, :1]).all())
 
 
 def _counts(classes: np.ndarray, count: int) -> np.ndarray:

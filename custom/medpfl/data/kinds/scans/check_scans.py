@@ -20,6 +20,7 @@ from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
 from medpfl.data.kinds.scans.geometry import INTERSPACED
 from medpfl.data.kinds.scans.label_columns import several_labels
+from medpfl.data.kinds.scans.limits import WHOLE_CHEST
 from medpfl.data.kinds.scans.manifest import (
     MANIFEST,
     Manifest,
@@ -53,8 +54,6 @@ _LEAVING = (
     'no run begins while a scan cannot be used; with "skip_broken": true in a manifest.json, which names centres and '
     "classes, it does without those scans"
 )
-_WHOLE_CHEST = 150.0
-"""mm that a scan covers at least if it shows both lungs of an adult."""
 _MOST = 20
 """Problems of one level that are listed for a centre; the rest is counted."""
 
@@ -199,10 +198,10 @@ def _odd(manifest: Manifest, reading: Reading, modality: Modality) -> list[str]:
     single = [name for name, those in zip(manifest.classes, holders, strict=True) if count_people(those) == 1]
     if single and not alone:
         lines.append(f"only one patient of class {', '.join(single)}: cannot be in training and in test")
-    low = _WHOLE_CHEST if modality == "CT" else 0.0
+    low = WHOLE_CHEST if modality == "CT" else 0.0
     if short := [i for i, source in enumerate(reading.sources) if source.coverage < low]:
         lines.append(
-            f"{_count(len(short), 'scan')} of less than {_WHOLE_CHEST:.0f} mm from bottom to top, not a whole chest: "
+            f"{_count(len(short), 'scan')} of less than {WHOLE_CHEST:.0f} mm from bottom to top, not a whole chest: "
             f"{scans[short[0]].place} first, {reading.sources[short[0]].coverage:.0f} mm"
         )
     if apart := [scan for scan, source in zip(scans, reading.sources, strict=True) if _interspaced(source)]:

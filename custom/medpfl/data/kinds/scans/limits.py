@@ -1,4 +1,4 @@
-"""Sizes that no volume of a patient has: wrong units, or more than is read."""
+"""Sizes of volumes: those that none of a patient has (wrong units, or more than is read), and a whole chest's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 
 MOST_VOXELS = 1 << 30
 """Voxels of the largest volume that is read: 4 GiB as 32-bit numbers, 1,024 slices of 1,024×1,024."""
+WHOLE_CHEST = 150.0
+"""mm that a scan covers at least if it shows both lungs of an adult."""
 _SHORTEST, _LONGEST = 0.02, 50.0
 """mm that a voxel's edge has."""
 

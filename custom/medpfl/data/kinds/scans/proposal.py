@@ -13,10 +13,8 @@ from medpfl.data.kinds.scans.found import Found, Inventory
 from medpfl.data.kinds.scans.geometry import NOT_AXIAL
 from medpfl.data.kinds.scans.inventory_copies import SAME
 from medpfl.data.kinds.scans.label_columns import EACH
+from medpfl.data.kinds.scans.limits import WHOLE_CHEST
 from medpfl.data.spreadsheet import as_text
-
-_WHOLE_CHEST = 150.0
-"""mm that a scan covers at least if it shows both lungs of an adult."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def _best(patient: str, found: Sequence[Found]) -> Proposal:
         return Proposal(patient, None, (f"none of {len(found)} can be used: " if found[1:] else "") + why)
     if axial := [one for one in usable if not _is_reformatted(one)]:  # coronal and sagittal series are made of these
         usable = axial
-    whole = [one for one in usable if one.coverage >= _WHOLE_CHEST]
+    whole = [one for one in usable if one.coverage >= WHOLE_CHEST]
     if len(usable) == 1:
         short = "" if whole else f", of {usable[0].coverage:.0f} mm from bottom to top, not a whole chest"
         broken = sum(not one.volume for one in found)
@@ -102,14 +100,14 @@ def _best(patient: str, found: Sequence[Found]) -> Proposal:
         return Proposal(patient, usable[0], f"the only {other}CT volume{short}{left}")
     if not whole:
         longest = max(usable, key=lambda one: (one.coverage, one.name))
-        return Proposal(patient, longest, f"the longest of {len(usable)}; none covers {_WHOLE_CHEST:.0f} mm")
+        return Proposal(patient, longest, f"the longest of {len(usable)}; none covers {WHOLE_CHEST:.0f} mm")
     # Of equally thin ones the one with more of the body, then by name, so that the choice is the same every time.
     thinnest = min(whole, key=lambda one: (_thickness(one), -one.coverage, one.name))
     others = sorted({_thickness(one) for one in whole} - {_thickness(thinnest)})
     alike = sum(_thickness(one) == _thickness(thinnest) for one in whole)
-    reason = f"the thinnest of {len(whole)} that cover {_WHOLE_CHEST:.0f} mm: {_thickness(thinnest):.4g} mm"
+    reason = f"the thinnest of {len(whole)} that cover {WHOLE_CHEST:.0f} mm: {_thickness(thinnest):.4g} mm"
     if len(whole) == 1:
-        reason = f"the only one of {len(usable)} that covers {_WHOLE_CHEST:.0f} mm"
+        reason = f"the only one of {len(usable)} that covers {WHOLE_CHEST:.0f} mm"
     if others:
         reason += f", others {', '.join(f'{t:.4g}' for t in others)} mm"
     if alike > 1:
