@@ -119,6 +119,30 @@ def test_a_row_that_cannot_be_used_is_named(tmp_path, row, words):
     assert any(f.level == "error" and "line 10" in f.message for f in check(root))
 
 
+@pytest.mark.parametrize(
+    ("named", "meant"),
+    [
+        ("one/8", "one/8.png"),  # without its ending
+        ("9.png", "two/9.png"),  # without its folder
+        ("9", "two/9.png"),
+        ("ONE/8.PNG", "one/8.png"),  # in other case
+        (r"two\9.png", "two/9.png"),
+        ("8.png", None),  # there are two
+        ("10.png", None),
+        ("labels", None),  # no picture
+    ],
+)
+def test_a_row_that_names_a_file_otherwise_is_told_which_may_be_meant(tmp_path, named, meant):
+    root = write_table(tmp_path / "eyes", [r.replace("NA", "no") for r in ROWS])
+    for number, file in enumerate(("one/8.png", "two/8.png", "two/9.png")):
+        paint(root / file, (number, 90, 9), number)
+    with open(root / "labels.csv", "a") as table:
+        table.write(f"{named},no,p9\n")
+    with pytest.raises(UserError, match=r"line 10: .*there is no such file in .*eyes") as refused:
+        read_layout(root)
+    assert str(refused.value).partition("; ")[2] == (f"is {meant} meant?" if meant else "")
+
+
 def test_a_label_beside_the_jobs_classes_is_named(tmp_path):
     root = write_table(tmp_path / "eyes", ROWS)
     with pytest.raises(UserError, match=r"line 2: label 'AMD' is neither a class \(NA, dry\) nor its number"):

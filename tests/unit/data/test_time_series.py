@@ -223,6 +223,15 @@ def test_windows_are_normalised_and_divided():
     assert as_input(window, "none", (2, 4)).tolist() == [[0.5, 1.5, 2.5, 3.5], [0.5] * 4]
 
 
+@pytest.mark.parametrize(
+    ("named", "listed"), [(("rest", "walk", "7"), "0 rest: 2, 1 walk: 2, 2 7: 2"), ((), "0: 2, 1: 2, 2: 2")]
+)
+def test_check_tells_numbers_of_classes_from_their_names_and_counts(tmp_path, named, listed):
+    arrays = {"series": np.random.default_rng(0).normal(size=(6, 1, 8)), "labels": np.arange(6) % 3}
+    np.savez(tmp_path / "x.npz", **arrays, **({"classes": np.array(named)} if named else {}))
+    assert f"3 classes: {listed}" in {found.message for found in check(str(tmp_path / "x.npz"))}
+
+
 def test_check_says_what_would_spoil_a_result(home):
     content = series()
     content["series"][:, 2] = 1000 * content["series"][:, 2]

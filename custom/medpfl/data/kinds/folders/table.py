@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.data.files import below, existing
+from medpfl.data.files import PICTURES, below, composed, existing, walk
+from medpfl.data.kinds.folders.xray import is_dicom
 from medpfl.data.kinds.scans.label_classes import classes_of
 from medpfl.data.kinds.scans.label_table import PICTURE, Columns, Row, names_pictures, read_rows
 from medpfl.data.kinds.scans.manifest import TABLE
@@ -87,5 +88,24 @@ def _file(folder: Path, row: Row) -> Path:
         raise UserError(f"{row.where}: {row.series} lies outside of {folder}; paths are relative to the table's folder")
     if not there:
         hint = ": write / in paths, not \\" if "\\" in row.series else ""
-        raise UserError(f"{row.where}: {row.series}: there is no such file in {folder}{hint}")
+        raise UserError(
+            f"{row.where}: {row.series}: there is no such file in {folder}{hint}{_meant(folder, row.series)}"
+        )
     return place if Path(row.series).is_absolute() else file
+
+
+def _meant(folder: Path, name: str) -> str:
+    """Which picture below a folder a name may mean, if there is just one, for a message.
+
+    Tables name files without their ending, without their folder, or in other case.
+    """
+    asked = Path(composed(name.replace("\\", "/")).casefold())
+    found = []
+    for file in walk(folder, lambda error: None):
+        place = file.relative_to(folder)
+        called = Path(composed(str(place)).casefold())
+        if asked.name in (called.name, called.stem) and (file.suffix.lower() in PICTURES or is_dicom(file)):
+            found.append((place, asked in (called, called.with_suffix(""))))
+    same_folder = [place for place, whole in found if whole]
+    places = same_folder or [place for place, _ in found]
+    return f"; is {places[0]} meant?" if len(places) == 1 else ""

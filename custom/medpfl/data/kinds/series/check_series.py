@@ -53,7 +53,8 @@ def _findings(
     n, channels, length = data.values.shape
     yield Finding("ok", f"{n:,} windows of {channels} channel{'s' * (channels != 1)} and {length:,} samples")
     counts = np.bincount(data.labels, minlength=len(classes))
-    listed = ", ".join(f"{label} {name} {counts[label]:,}" for label, name in enumerate(classes))
+    called = [f"{label} {name}" if name != str(label) else name for label, name in enumerate(classes)]
+    listed = ", ".join(f"{name}: {count:,}" for name, count in zip(called, counts, strict=True))
     yield Finding("ok", f"{len(classes)} classes: {listed}")
     if not data.named:
         yield Finding("note", "the file does not name its classes; label 0 is the first class of a job")
