@@ -51,6 +51,8 @@ def test_official_parts_are_kept(write):
     [
         ({"classes": 4}, "mine.npz: has the label 3; the job 'blood' has 3 classes, 0 to 2: a, b, c"),
         ({"shape": (9, 9)}, "mine.npz: images of 9 pixels; the job 'blood' has 8"),
+        ({"shape": (9, 8, 8)}, "mine.npz: has volumes; the job 'blood' has pictures with one label each"),
+        ({"shape": (3, 8, 8)}, r"has volumes of 3 slices: .* with their channels first, \(n, H, H, 3\) is right"),
         ({"shape": (8, 8, 3)}, "mine.npz: colour images; the job 'blood' has grey ones"),
     ],
 )

@@ -17,7 +17,7 @@ from medpfl.data.dataset import ImageDataset
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.npz.catalog import find
 from medpfl.data.kinds.npz.medmnist import known_set, official_md5
-from medpfl.data.kinds.npz.npz_file import load
+from medpfl.data.kinds.npz.npz_file import channels_first, load
 from medpfl.data.partition.known_patients import Image, images_of
 from medpfl.data.patients import count_people, in_numbers, no_validation, split_patients
 from medpfl.data.people import people, some
@@ -31,11 +31,6 @@ _PATIENTS = (
     "the file does not say whose an image is, so each counts as its own patient: where parts are pooled, images of one "
     "patient can be in training and in test; --official keeps the file's own parts"
 )
-_CHANNELS = {
-    1: "if these are grey pictures with their channel first, (n, H, H) is right: images[:, 0]",
-    3: "if these are colour pictures with their channels first, (n, H, H, 3) is right: images.transpose(0, 2, 3, 1)",
-}
-"""What volumes of so few slices may be meant for."""
 _WHOSE = "arrays train_patients, val_patients and test_patients keep a patient's images together"
 
 
@@ -113,8 +108,8 @@ def _contents(dataset: ImageDataset) -> list[Finding]:
         are = "parts are" if empty[1:] else "part is"
         pooled = "all images are divided by --fractions; --official would leave nothing to measure on there"
         findings.append(Finding("note", f"the {' and '.join(empty)} {are} empty: {pooled}"))
-    if dataset.volumes and (depth := shape[0]) in _CHANNELS:
-        findings.append(Finding("warning", f"volumes of {depth} slice{'s' * (depth != 1)}: {_CHANNELS[depth]}"))
+    if meant := channels_first(dataset):
+        findings.append(Finding("warning", meant))
     if dataset.site_ids is not None:
         names, counts = np.unique(dataset.site_ids, return_counts=True)
         findings.append(Finding("ok", f"{len(names)} sites of its own, {counts.min():,} to {counts.max():,} images"))

@@ -33,6 +33,11 @@ _OTHERS = {
     ".dcm": "one DICOM file: give the folder of its table",
     ".xlsx": "a spreadsheet: save it as CSV, labels.csv, and give its folder",
 }
+_CHANNELS = {
+    1: "if these are grey pictures with their channel first, (n, H, H) is right: images[:, 0]",
+    3: "if these are colour pictures with their channels first, (n, H, H, 3) is right: images.transpose(0, 2, 3, 1)",
+}
+"""What volumes of so few slices may be meant for."""
 _CHUNK = 1 << 20
 _MOST_EDGE = 1024
 """Pixels, as of pictures in folders."""
@@ -54,6 +59,14 @@ def number_of_images(path: Path) -> int:
     with _opened(path) as archive:
         _require_keys(path, archive)
         return sum(_image_shape(path, archive, part)[0] for part in _PARTS)
+
+
+def channels_first(dataset: ImageDataset) -> str:
+    """What volumes of one or three slices may be meant for, in words; empty of others and of pictures."""
+    depth = dataset.images.shape[1]
+    if not dataset.volumes or depth not in _CHANNELS:
+        return ""
+    return f"volumes of {depth} slice{'s' * (depth != 1)}: {_CHANNELS[depth]}"
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from medpfl.data.dataset import ImageDataset
 from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds.folders.picture_file import Reading
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
-from medpfl.data.kinds.npz.npz_file import load, number_of_images, padded_edge
+from medpfl.data.kinds.npz.npz_file import channels_first, load, number_of_images, padded_edge
 from medpfl.data.partition.known_patients import images_of, split_known
 from medpfl.data.split import SiteIndices, official_parts, split_own
 
@@ -106,7 +106,7 @@ class OwnImages:
         """Raises UserError, with the file's name, where images are not what the job says."""
         job, file = f"the job {self.config.data!r} has", found.source
         if found.volumes or found.several_labels:
-            what = "volumes" if found.volumes else "several labels an image"
+            what = (channels_first(found) or "volumes") if found.volumes else "several labels an image"
             raise UserError(f"{file}: has {what}; {job} pictures with one label each")
         if found.size != self.look.size:
             raise UserError(f"{file}: images of {found.size} pixels; {job} {self.look.size}")
