@@ -18,6 +18,10 @@ from medpfl.data.split import require_fractions, require_train_fraction
 
 _WITH_VALIDATION = ((0.4, 0.2, 0.4), (0.4, 0.3, 0.3), (0.34, 0.33, 0.33))
 """Fractions that give more to validation than the default, the nearest first."""
+SPELT_TWICE = (
+    "their names differ in case, spaces or how accents are written alone: call one person the same, or two otherwise"
+)
+"""Of one :func:`person` by two names, in two parts."""
 
 
 class Sample(Protocol):
@@ -201,10 +205,7 @@ def _in_two_parts(patient: str, samples: Sequence[Sample]) -> str:
         (first, (one,)), (second, (other,)) = next(
             pair for pair in combinations(of_name.items(), 2) if pair[0][1] != pair[1][1]
         )
-        return (
-            f"patient {first!r} is in {one} and {second!r} in {other}, and their names differ in case, spaces or how "
-            "accents are written alone: call one person the same, or two otherwise"
-        )
+        return f"patient {first!r} is in {one} and {second!r} in {other}, and {SPELT_TWICE}"
     each = {sample.split: sample.id for sample in reversed(samples)}
     splits = sorted(each, key=str)
     named, ids = " and ".join(map(str, splits)), " and ".join(each[split] for split in splits)

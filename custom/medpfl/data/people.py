@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from medpfl.core.site_data import Part
 from medpfl.data.finding import Finding
 from medpfl.data.patients import Sample, by_person, person
 
@@ -43,9 +44,10 @@ def written_twice(centres: Mapping[str, Sequence[Sample]]) -> list[Finding]:
     for centre, samples in centres.items():
         if twice := [names for names in _spellings(samples) if names[1:]]:
             whose = some("patient", [repr(names[0]) for names in twice])
+            together = "" if _divided(samples, twice) else ", and stay in one part"
             message = (
                 f"{centre}: {whose} written {twice[0][1]!r} too: by names that differ in case, spaces or how accents "
-                "are written alone they are taken for one person, and stay in one part"
+                f"are written alone they are taken for one person{together}"
             )
             found.append(Finding("warning", message))
     return found
@@ -87,6 +89,14 @@ def _spellings(samples: Sequence[Sample]) -> list[list[str]]:
     for name in sorted({sample.patient for sample in samples}):
         names.setdefault(person(name), []).append(name)
     return list(names.values())
+
+
+def _divided(samples: Sequence[Sample], people: Sequence[Sequence[str]]) -> bool:
+    """Whether one of some people, each a list of names, is in two of the parts that are given."""
+    parts: dict[str, set[Part | None]] = {}
+    for sample in samples:
+        parts.setdefault(sample.patient, set()).add(sample.split)
+    return any(len(set().union(*(parts[name] for name in names))) > 1 for names in people)
 
 
 def numbered(names: Iterable[str]) -> list[list[str]]:

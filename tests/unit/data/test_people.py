@@ -72,6 +72,8 @@ def test_what_is_told_of_them():
         "north: patient ' p 0' (and 2 more like it) is written 'P0' too: by names that differ in case, spaces or how "
         "accents are written alone they are taken for one person, and stay in one part",
     )
+    apart = [OfPatient("P1", "1", split="train"), OfPatient("p1", "2", split="test")]
+    assert people({"north": apart})[0].message.endswith("alone they are taken for one person")
     (told,) = people({"north": [OfPatient("P1", "1")], "south": [OfPatient("p1", "2")]})
     assert (told.level, told.message) == ("warning", "patient P1 is in north and in south: is it the same person?")
     (told,) = people({"a": [OfPatient("P1", "1", split="train")], "b": [OfPatient("p1", "2", split="test")]})

@@ -200,6 +200,17 @@ def test_accents_in_two_ways_are_one_name(tmp_path):
     assert any("1 patient, 3 scans" in words for words in _words(tmp_path, "ok"))
 
 
+def test_a_check_refuses_one_person_in_two_parts_by_two_ways_to_write_the_name(tmp_path):
+    for n in range(4):
+        write_nifti(tmp_path / f"{n}.nii", chest(seed=n))
+    parts = ["0,p0,train", "0,P0,test", "1,p1,train", "1,P1,test"]
+    _table(tmp_path, [f"{n}.nii,{part}" for n, part in enumerate(parts)], "series,label,patient,split")
+    first, second = _words(tmp_path)
+    assert "patient 'P0' is in test and 'p0' in train" in first and "patient 'P1' is in test" in second
+    assert "call one person the same, or two otherwise" in first
+    assert not any("stay in one part" in words for words in _words(tmp_path, "warning"))
+
+
 def _nifti(path, affine, shape=(16, 16, 8), unit="mm"):
     image = nibabel.Nifti1Image(np.arange(np.prod(shape), dtype=np.int16).reshape(shape), affine)
     image.header.set_xyzt_units(unit)

@@ -22,6 +22,7 @@ from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.kinds.scans.series import Folder, Progress, Series, read_folder
 from medpfl.data.kinds.scans.values import READS_MR
 from medpfl.data.labels import Target, in_words, strata
+from medpfl.data.patients import SPELT_TWICE, person
 
 _OTHER: dict[Modality, str] = {
     "CT": READS_MR,
@@ -241,15 +242,25 @@ def _patients(reading: Reading, rows: list[Row]) -> None:
             f"{alone:,} NIfTI files have no patient in the table, so each counts as its own: where one has several, a "
             "column patient keeps them in one part"
         )
-    parts: dict[str, tuple[str | None, str]] = {}
+    _in_two_parts(reading)
+
+
+def _in_two_parts(reading: Reading) -> None:
+    """Errors for scans of one person, however the name is written, that the table gives to two parts."""
+    one: dict[str, tuple[Scan, str]] = {}
     for scan, where in zip(reading.scans, reading.lines, strict=True):
-        part, first = parts.setdefault(scan.patient, (scan.split, where))
+        first, there = one.setdefault(person(scan.patient), (scan, where))
         # Rows without a part beside rows with one have been refused.
-        if part and scan.split and part != scan.split:
-            reading.errors.append(
-                f"{where}: patient {scan.patient} is in {part} and in {scan.split} (first in {first}): "
-                "all of a patient's scans must be in one part"
-            )
+        if not (first.split and scan.split and first.split != scan.split):
+            continue
+        words = (
+            f"patient {scan.patient} is in {first.split} and in {scan.split} (first in {there}): "
+            "all of a patient's scans must be in one part"
+        )
+        if first.patient != scan.patient:
+            of_first = f"{first.patient!r} in {first.split} ({there})"
+            words = f"patient {scan.patient!r} is in {scan.split} and {of_first}, and {SPELT_TWICE}"
+        reading.errors.append(f"{where}: {words}")
 
 
 def _unlabelled(base: Path, whole: Folder | None, used: set[str], modality: Modality) -> list[str]:
