@@ -103,7 +103,7 @@ def centre(tmp_path_factory):
         (
             ["s0,0,train,q 0", "s1,1,test,Q0"],
             "series,label,split,patient",
-            r"line 3: patient 'Q0' is in test and 'q 0' in train \(.*labels.csv, line 2\), and their names differ in case",
+            r"line 3: patient 'Q0' is in test and 'q 0' in train \(.*line 2\), and their names differ in case",
         ),
         (["s0,0", "s1,1", "1.28E+14,1"], "series,label", "a spreadsheet program has made a number of it"),
         (["s0,0", "s1,1", "two\\a,1"], "series,label", r"write / in paths, not \\"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from medpfl.data.kinds.scans.label_table import Columns, Row, other_volume, read
 from medpfl.data.kinds.scans.manifest import Centre, Manifest
 from medpfl.data.kinds.scans.nifti import Volume, read_volume
 from medpfl.data.kinds.scans.no_slice import counted
+from medpfl.data.kinds.scans.patient_ids import named_as_others, two_names
 from medpfl.data.kinds.scans.preprocessing import Modality
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.kinds.scans.series import Folder, Progress, Series, read_folder
@@ -110,7 +111,9 @@ def examine(manifest: Manifest, name: str, modality: Modality, progress: Progres
         _add(reading, row, target, found, base, name)
     by = strata([scan.target for scan in reading.scans], len(manifest.classes))
     reading.scans = [replace(scan, label=label) for scan, label in zip(reading.scans, by, strict=True)]
-    _patients(reading, rows.rows)
+    unnamed = {row.where for row in rows.rows if not row.patient}
+    _same_patient_id(reading, unnamed)
+    _patients(reading, rows.rows, unnamed)
     _two_labels(reading, manifest)
     if centre.labels:
         reading.warnings += _unlabelled(base, whole, {*used, *_named(refused, base, centre, whole)}, modality)
@@ -229,14 +232,27 @@ def _two_labels(reading: Reading, manifest: Manifest) -> None:
         reading.notes.append(f"patient {patient} {words}")
 
 
-def _patients(reading: Reading, rows: list[Row]) -> None:
+def _same_patient_id(reading: Reading, unnamed: Collection[str]) -> None:
+    """Makes series of one PatientID one patient's where the table leaves it open, and tells where it says otherwise."""
+    ids = [source.patient if isinstance(source, Series) else "" for source in reading.sources]
+    before = reading.scans
+    reading.scans = named_as_others(before, ids, [where not in unnamed for where in reading.lines])
+    if renamed := sum(one is not other for one, other in zip(before, reading.scans, strict=True)):
+        reading.notes.append(
+            f"{renamed:,} series without a patient in the table have the name that it gives others of their PatientID"
+        )
+    found = two_names(reading.scans, ids, reading.lines)
+    reading.errors += [f.message for f in found if f.level == "error"]
+    reading.warnings += [f.message for f in found if f.level == "warning"]
+
+
+def _patients(reading: Reading, rows: list[Row], unnamed: Collection[str]) -> None:
     files = [s for s in reading.scans if s.kind == "nifti"]
     named = {row.patient for row in rows if row.patient}
     stems = Counter(s.patient for s in files if s.patient not in named)
     if same := next((stem for stem, count in stems.items() if count > 1), None):
         reading.errors.append(f"{stems[same]} files are called {same}: name each one's patient in the table")
-    unsaid = {row.where for row in rows if not row.patient}
-    alone = sum(s.kind == "nifti" and where in unsaid for s, where in zip(reading.scans, reading.lines, strict=True))
+    alone = sum(s.kind == "nifti" and where in unnamed for s, where in zip(reading.scans, reading.lines, strict=True))
     if alone > 1:
         reading.notes.append(
             f"{alone:,} NIfTI files have no patient in the table, so each counts as its own: where one has several, a "

@@ -1,0 +1,78 @@
+"""Whose a centre's series are where its table names patients and the files have PatientIDs, of one person both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Literal
+
+from medpfl.core.site_data import Part
+from medpfl.data.finding import Finding
+from medpfl.data.kinds.scans.scan import Scan
+from medpfl.data.patients import person
+
+Placed = tuple[Scan, str]
+"""A scan, and where the table has it."""
+
+
+def named_as_others(scans: Sequence[Scan], ids: Sequence[str], named: Sequence[bool]) -> list[Scan]:
+    """Scans in their order, those that the table names no patient of by its name for others of their PatientID.
+
+    Without that one person would be two, one called by the table and one by the PatientID. Where the table has several
+    names for it nobody can tell which, and the PatientID stays.
+
+    Args:
+        scans: of one centre.
+        ids: each one's PatientID, empty where there is none.
+        named: whether the table has a patient for each.
+    """
+    names: dict[str, dict[str, str]] = {}
+    for scan, ident, said in zip(scans, ids, named, strict=True):
+        if ident and said:
+            names.setdefault(person(ident), {}).setdefault(person(scan.patient), scan.patient)
+    only = {ident: next(iter(of.values())) for ident, of in names.items() if len(of) == 1}
+    called = [None if said else only.get(person(ident)) for ident, said in zip(ids, named, strict=True)]
+    return [replace(scan, patient=name) if name else scan for scan, name in zip(scans, called, strict=True)]
+
+
+def two_names(scans: Sequence[Scan], ids: Sequence[str], lines: Sequence[str]) -> list[Finding]:
+    """PatientIDs under several patients' names: a warning, and an error where these are in different parts.
+
+    None where a centre has one PatientID alone, which is what anonymising makes of all.
+
+    Args:
+        scans: of one centre.
+        ids: each one's PatientID, empty where there is none.
+        lines: where the table has each.
+    """
+    of_id: dict[str, dict[tuple[str, Part | None], Placed]] = {}
+    for scan, ident, where in zip(scans, ids, lines, strict=True):
+        if ident:
+            of_id.setdefault(person(ident), {}).setdefault((person(scan.patient), scan.split), (scan, where))
+    together, apart = [], []
+    for placed in of_id.values() if len(of_id) > 1 else ():
+        pairs = [
+            pair
+            for pair in combinations(placed.values(), 2)
+            if person(pair[0][0].patient) != person(pair[1][0].patient)
+        ]
+        divided = [pair for pair in pairs if pair[0][0].split != pair[1][0].split]
+        if pairs:
+            (apart if divided else together).append((divided or pairs)[0])
+    return [*_found("error", apart), *_found("warning", together)]
+
+
+def _found(level: Literal["error", "warning"], pairs: Sequence[tuple[Placed, Placed]]) -> Iterator[Finding]:
+    """One finding of the first pair; the others are counted."""
+    for (first, there), (second, where) in pairs[:1]:
+        here, before = (f" in {scan.split}" if level == "error" else "" for scan in (second, first))
+        more = f" (and {len(pairs) - 1:,} more like it)" if pairs[1:] else ""
+        remedy = {
+            "error": "call one person the same; two need PatientIDs of their own",
+            "warning": "if they are one person, call it the same, so that it is in one part",
+        }[level]
+        of_first = f"{first.patient!r}{before} ({there})"
+        yield Finding(
+            level, f"{where}: patient {second.patient!r}{here} has the PatientID of {of_first}{more}: {remedy}"
+        )
