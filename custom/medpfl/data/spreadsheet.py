@@ -7,6 +7,7 @@ import re
 _FORMULA = re.compile(r"'*[=+\-@\t]")
 _LINES = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 """Where a cell's text begins a new line."""
+_WHOLE = re.compile(r"([+-]?[0-9]+)[.,]0+")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.IGNORECASE)
 
 
@@ -24,3 +25,13 @@ def as_text(cell: str) -> str:
 def without_apostrophe(cell: str) -> str:
     """What :func:`as_text` made a cell of."""
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+def whole_number(cell: str) -> str:
+    """A whole number without the decimals that programs give to a column of numbers; other text as it is.
+
+    >>> whole_number("1.0"), whole_number("-2,00"), whole_number("1.5"), whole_number("IV")
+    ('1', '-2', '1.5', 'IV')
+    """
+    found = _WHOLE.fullmatch(cell)
+    return found[1] if found else cell

@@ -53,3 +53,30 @@ def test_a_label_that_is_said_by_name_and_by_number(rows):
     (row,) = rows("picture,label: x,label: 0\na.png,1,0\n").rows
     with pytest.raises(UserError, match="'x' and '0' are one label: say it once"):
         row.target(("x", "y"))
+
+
+@pytest.mark.parametrize("head", ["label", "labels"])
+@pytest.mark.parametrize(("cell", "write"), [("1,0", "1"), ("0.0", "0"), ("10,00", "10")])
+def test_decimals_of_a_spreadsheet_make_no_class(rows, head, cell, write):
+    found = rows(f"picture;{head}\na.png;{cell}\nb.png;2\n")
+    assert [row.named for row in found.rows] == [["2"]] and found.refused == ["a.png"]
+    (told,) = found.problems
+    assert f"line 2: label '{cell}': its decimals are a spreadsheet's: write {write}; if a class is called so" in told
+
+
+@pytest.mark.parametrize("cell", ["-1,0", "-1.0"])
+def test_a_number_below_0_is_no_class_with_decimals_either(rows, cell):
+    assert f"label '{cell}' is no class: give one" in rows(f"picture;label\na.png;{cell}\n").problems[0]
+
+
+def test_decimals_are_a_classs_where_it_is_named(tmp_path):
+    (tmp_path / "labels.csv").write_text("picture,label\na.png,1.0\nb.png,1.5\n")
+    found = read_rows(tmp_path / "labels.csv", Columns("picture", ("1.0", "1.5")))
+    assert [row.label for row in found.rows] == ["1.0", "1.5"] and not found.problems
+
+
+@pytest.mark.parametrize(("cell", "hint"), [("1,0", ", write 1"), ("-1,0", ", write -1"), ("2,0", None)])
+def test_decimals_in_the_column_of_a_label(rows, cell, hint):
+    (told,) = rows(f"picture;label: x\na.png;{cell}\n").problems
+    assert f"line 2: label: x is '{cell}'; right are 1 (there)" in told
+    assert told.endswith(f"its decimals are a spreadsheet's{hint}" if hint else "(not known)")

@@ -16,6 +16,7 @@ from typing import Literal
 from medpfl.core.errors import UserError
 from medpfl.data.files import composed
 from medpfl.data.labels import NOT_KNOWN
+from medpfl.data.spreadsheet import whole_number
 
 Form = Literal["label", "labels", "columns"]
 EACH = "label:"
@@ -103,7 +104,9 @@ def labels_of(values: Mapping[str, str], form: Form) -> Labels | str:
             continue
         state = _state(value.lower())
         if state is None:
-            return f"{column} is {value!r}; right are 1 (there), 0 (not there) and nothing (not known)"
+            whole = whole_number(value)
+            hint = f": its decimals are a spreadsheet's, write {whole}" if _state(whole) is not None else ""
+            return f"{column} is {value!r}; right are 1 (there), 0 (not there) and nothing (not known){hint}"
         said[column.removeprefix(EACH).strip()] = state
     if set(said.values()) <= {NOT_KNOWN}:
         return "of none of its labels it is said whether it is there: say it of one, or take the row out"

@@ -25,7 +25,7 @@ from medpfl.data.kinds.scans.label_columns import (
     labels_of,
 )
 from medpfl.data.labels import Target
-from medpfl.data.spreadsheet import in_one_line, without_apostrophe
+from medpfl.data.spreadsheet import in_one_line, whole_number, without_apostrophe
 
 _OTHER_VOLUMES = {
     ".nrrd": "NRRD", ".nhdr": "NRRD", ".mha": "MetaImage", ".mhd": "MetaImage", ".hdr": "Analyze or a NIfTI pair",
@@ -66,15 +66,7 @@ class Row:
         numbers = [class_number(name, classes) for name in self.named]
         if None in numbers:
             label = self.named[numbers.index(None)]
-            whole, dot, rest = label.partition(".")
-            hint = (
-                f": write {whole}, the .{rest} is a program's"
-                if dot and whole.isdecimal() and not rest.strip("0")
-                else ""
-            )
-            raise UserError(
-                f"{self.where}: label {label!r} is neither a class ({', '.join(classes)}) nor its number{hint}"
-            )
+            raise UserError(f"{self.where}: label {label!r} is neither a class ({', '.join(classes)}) nor its number")
         if isinstance(self.label, str):
             return numbers[0]
         if len(set(numbers)) < len(numbers):
@@ -246,11 +238,12 @@ def _unlabelled(what: str, label: str | Labels, form: Form, asked: Columns) -> s
 def _no_class(label: str, classes: Sequence[str]) -> str | None:
     if label in classes:
         return None
-    if label.lower() in NO_LABEL or (label.startswith("-") and is_number(label[1:])):
-        return (
-            f"label {label!r} is no class: give one, or take the row out; if a class is called so, name the classes "
-            "(a manifest's, or --data-arg classes=...)"
-        )
+    named_so = "if a class is called so, name the classes (a manifest's, or --data-arg classes=...)"
+    whole = whole_number(label)
+    if label.lower() in NO_LABEL or (whole.startswith("-") and is_number(whole[1:])):
+        return f"label {label!r} is no class: give one, or take the row out; {named_so}"
+    if whole != label:
+        return f"label {label!r}: its decimals are a spreadsheet's: write {whole}; {named_so}"
     if is_nifti(label) or other_volume(label):
         return f"label {label!r} is a file, as for segmentation; here a scan has one class"
     return None
