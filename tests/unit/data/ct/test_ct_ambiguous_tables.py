@@ -1,10 +1,14 @@
 """Tables that can be read in two ways: refused, and not read in one of them."""
 
 import pytest
+from make_dicom import chest, write_nifti
+from pictures import paint
 
 from medpfl.core.errors import UserError
+from medpfl.data.check import check
 from medpfl.data.kinds.scans.label_classes import class_number
 from medpfl.data.kinds.scans.label_table import Columns, read_rows
+from medpfl.data.kinds.scans.unread_columns import unread_columns
 
 
 @pytest.fixture
@@ -80,3 +84,49 @@ def test_decimals_in_the_column_of_a_label(rows, cell, hint):
     (told,) = rows(f"picture;label: x\na.png;{cell}\n").problems
     assert f"line 2: label: x is '{cell}'; right are 1 (there)" in told
     assert told.endswith(f"its decimals are a spreadsheet's{hint}" if hint else "(not known)")
+
+
+@pytest.mark.parametrize("name", ["patient_id", "PatientID", "Subject", "MRN", "Patient-No"])
+def test_a_column_that_may_say_whose_a_row_is_is_told(tmp_path, name):
+    assert unread(tmp_path, f"series,label,{name},Age") == [
+        ("warning", f"the column '{name}' is not read: call it patient if it says whose each row is"),
+        ("note", "columns that are not read: Age"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["Set", "part", "fold", "dataset", "subset"])
+def test_a_column_that_may_say_the_part_is_told(tmp_path, name):
+    told = f"the column '{name}' is not read: call it split if it says train, validation or test"
+    assert unread(tmp_path, f"series;label;patient;{name}") == [("warning", told)]
+
+
+def test_columns_that_are_read_or_drafted_are_not_told(tmp_path):
+    assert unread(tmp_path, 'Series,label: Set,patient,split,description,reason,"') == []
+    assert unread(tmp_path, "series,label,patient,split,patient_id,set") == [
+        ("note", "columns that are not read: patient_id, set")
+    ]
+    ((_, told),) = unread(tmp_path, ",".join(["series", "label", *(f"x{n}" for n in range(12))]))
+    assert told.endswith("x8, x9 and 2 more")
+
+
+def unread(folder, head):
+    table = folder / "labels.csv"
+    table.write_text(head + "\n")
+    found = unread_columns(table, "series")
+    assert all(finding.message.startswith(f"{table}: ") for finding in found)
+    return [(finding.level, finding.message.removeprefix(f"{table}: ")) for finding in found]
+
+
+@pytest.mark.parametrize("what", ["series", "picture"])
+def test_a_check_tells_columns_that_are_not_read(tmp_path, what):
+    for n in range(4):
+        if what == "series":
+            write_nifti(tmp_path / "ct" / f"{n}.nii", chest(seed=n))
+        else:
+            paint(tmp_path / "ct" / f"{n}.png", (90, 90, 90), n)
+    end = "nii" if what == "series" else "png"
+    rows = [f"{n}.{end},{'ab'[n % 2]},p{n},60" for n in range(4)]
+    (tmp_path / "ct" / "labels.csv").write_text("\n".join([f"{what},label,PatientID,Age", *rows]) + "\n")
+    told = [(finding.level, finding.message) for finding in check(tmp_path / "ct")]
+    assert any(level == "warning" and "the column 'PatientID' is not read: call it patient" in m for level, m in told)
+    assert any(level == "note" and m.endswith("columns that are not read: Age") for level, m in told)

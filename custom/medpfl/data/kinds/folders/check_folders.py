@@ -26,6 +26,8 @@ from medpfl.data.kinds.folders.picture_file import (
 from medpfl.data.kinds.folders.repeats import repeated
 from medpfl.data.kinds.folders.table import tables
 from medpfl.data.kinds.folders.train_counts import FolderReading
+from medpfl.data.kinds.scans.label_table import PICTURE
+from medpfl.data.kinds.scans.unread_columns import unread_columns
 from medpfl.data.labels import counted
 from medpfl.data.patients import count_people, in_numbers, no_validation, split_patients
 from medpfl.data.people import people
@@ -67,6 +69,8 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
     if not asked:
         report.append(Finding("note", _ORDER))
     report += [Finding("warning", words) for words in layout.unread]
+    labelled = tables(layout.root)
+    report += [finding for table in labelled.values() for finding in unread_columns(table, PICTURE)]
     if not layout.people:
         files = [[picture.file for picture in pictures] for pictures in layout.centres.values()]
         known = "(in a job, the job says it), as do a table's column patient and a DICOM file's PatientID"
@@ -82,7 +86,7 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
     files = files_below(layout.root)
     if unread := unread_pictures(files):
         report.append(Finding("warning", unread))
-    other = len(files) - sum(map(len, layout.centres.values())) - len(tables(layout.root))
+    other = len(files) - sum(map(len, layout.centres.values())) - len(labelled)
     if other:
         report.append(Finding("ok", f"{other:,} other file{'s' * (other != 1)} in the folder, not read"))
     if layout.people:

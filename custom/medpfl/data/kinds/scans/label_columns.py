@@ -41,17 +41,27 @@ class Labels:
 
 def head(path: Path) -> list[str]:
     """The columns of a table, in lower case but for names of labels; none of a file that cannot be read."""
+    return columns(head_cells(path))
+
+
+def head_cells(path: Path) -> list[str]:
+    """The cells of a table's first line as they are written; none of a file that cannot be read."""
     try:
         with open(path, encoding="utf-8-sig", errors="replace") as file:
             line = file.readline()
-        return columns(next(csv.reader([line], delimiter=delimiter_of(line), skipinitialspace=True), []))
+        cells = next(csv.reader([line], delimiter=delimiter_of(line), skipinitialspace=True), [])
     except (OSError, csv.Error):
         return []
+    return [_plain(cell) for cell in cells]
 
 
 def columns(cells: Iterable[str]) -> list[str]:
     """The cells of a table's first line as names of columns."""
-    return [_column(cell.strip().strip('"')) for cell in cells]
+    return [_column(_plain(cell)) for cell in cells]
+
+
+def _plain(cell: str) -> str:
+    return cell.strip().strip('"')
 
 
 def delimiter_of(line: str) -> str:

@@ -21,6 +21,7 @@ from medpfl.data.kinds.scans.patient_ids import named_as_others, two_names
 from medpfl.data.kinds.scans.preprocessing import Modality
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.kinds.scans.series import Folder, Progress, Series, read_folder
+from medpfl.data.kinds.scans.unread_columns import unread_columns
 from medpfl.data.kinds.scans.values import READS_MR
 from medpfl.data.labels import Target, in_words, strata
 from medpfl.data.patients import SPELT_TWICE, person
@@ -116,6 +117,9 @@ def examine(manifest: Manifest, name: str, modality: Modality, progress: Progres
     _patients(reading, rows.rows, unnamed)
     _two_labels(reading, manifest)
     if centre.labels:
+        found = unread_columns(source, Columns.what)
+        reading.warnings += [f.message for f in found if f.level == "warning"]
+        reading.notes += [f.message for f in found if f.level == "note"]
         reading.warnings += _unlabelled(base, whole, {*used, *_named(refused, base, centre, whole)}, modality)
         rest = [s for uid, s in whole.series.items() if uid not in used] if whole else []
         reading.modalities = Counter(s.modality or "not said" for s in rest if s.modality != modality)
