@@ -211,6 +211,16 @@ def test_a_check_refuses_one_person_in_two_parts_by_two_ways_to_write_the_name(t
     assert not any("stay in one part" in words for words in _words(tmp_path, "warning"))
 
 
+def test_files_of_one_name_whose_patients_nobody_says_are_not_taken_for_one_patients_nor_each_for_its_own(tmp_path):
+    for n in range(4):
+        write_nifti(tmp_path / f"p{n}" / "ct.nii.gz", chest(seed=n))
+    _table(tmp_path, [f"p{n}/ct.nii.gz,{n % 2}" for n in range(4)])
+    (told,) = _words(tmp_path)
+    assert told.endswith("4 files are called ct: name each one's patient in the table")
+    others = _words(tmp_path, "warning") + _words(tmp_path, "note")
+    assert not [words for words in others if "one patient" in words or "as its own" in words or "patient ct" in words]
+
+
 def _nifti(path, affine, shape=(16, 16, 8), unit="mm"):
     image = nibabel.Nifti1Image(np.arange(np.prod(shape), dtype=np.int16).reshape(shape), affine)
     image.header.set_xyzt_units(unit)

@@ -251,13 +251,15 @@ def _same_patient_id(reading: Reading, unnamed: Collection[str]) -> None:
 
 
 def _patients(reading: Reading, rows: list[Row], unnamed: Collection[str]) -> None:
-    files = [s for s in reading.scans if s.kind == "nifti"]
+    files = [scan for scan in reading.scans if scan.kind == "nifti"]
     named = {row.patient for row in rows if row.patient}
-    stems = Counter(s.patient for s in files if s.patient not in named)
+    stems = Counter(scan.patient for scan in files if scan.patient not in named)
     if same := next((stem for stem, count in stems.items() if count > 1), None):
         reading.errors.append(f"{stems[same]} files are called {same}: name each one's patient in the table")
+        # They are hardly one patient's, and what is said of them further on must not take them for that.
+        reading.scans = [replace(s, patient=s.id) if stems.get(s.patient, 0) > 1 else s for s in reading.scans]
     alone = sum(s.kind == "nifti" and where in unnamed for s, where in zip(reading.scans, reading.lines, strict=True))
-    if alone > 1:
+    if alone > 1 and not same:
         reading.notes.append(
             f"{alone:,} NIfTI files have no patient in the table, so each counts as its own: where one has several, a "
             "column patient keeps them in one part"
