@@ -277,6 +277,49 @@ def test_voxels_are_as_large_as_their_places_say_and_another_size_in_the_header_
     assert not _nifti(tmp_path / "y.nii", place).problems
 
 
+@pytest.mark.parametrize(
+    ("change", "codes", "warned"),
+    [
+        (np.diag([-1.0, 1, 1, 1]), (1, 1), True),  # mirrored
+        (np.eye(4), (1, 1), False),
+        (np.diag([-1.0, 1, 1, 1]), (1, 0), False),
+        (np.diag([-1.0, 1, 1, 1]), (0, 1), False),
+    ],
+)
+def test_two_places_of_voxels_that_differ_are_told(tmp_path, change, codes, warned):
+    place = np.diag([0.7, 0.7, 5.0, 1])
+    _nifti(tmp_path / "x.nii", place)
+    image = nibabel.load(tmp_path / "x.nii")
+    image.header.set_sform(place, codes[0])
+    image.header.set_qform(change @ place, codes[1])
+    nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), None, image.header), tmp_path / "y.nii")
+    problems = read_volume(tmp_path / "y.nii").problems
+    assert [p.level for p in problems] == ["warning"] * warned
+    assert not warned or "where its voxels lie, up to 21 mm apart: sform is read, not qform" in problems[0].message
+
+
+@pytest.mark.parametrize(("beside", "warned"), [(0.3, False), (0.4, True)])
+def test_two_places_of_voxels_may_differ_by_half_a_voxel(tmp_path, beside, warned):
+    place = np.diag([0.7, 0.7, 5.0, 1])
+    _nifti(tmp_path / "x.nii", place)
+    image = nibabel.load(tmp_path / "x.nii")
+    moved = place.copy()
+    moved[0, 3] += beside
+    image.header.set_qform(moved, 1)
+    nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), None, image.header), tmp_path / "y.nii")
+    assert bool(read_volume(tmp_path / "y.nii").problems) is warned
+
+
+def test_a_qform_that_is_no_rotation_is_not_read(tmp_path):
+    _nifti(tmp_path / "x.nii", np.diag([0.7, 0.7, 5.0, 1]))
+    with open(tmp_path / "x.nii", "r+b") as file:
+        file.seek(252)  # qform_code, and from 256 on quatern_b, c, d
+        file.write(np.array([1], "<i2").tobytes())
+        file.seek(256)
+        file.write(np.array([1, 1, 1], "<f4").tobytes())
+    assert not read_volume(tmp_path / "x.nii").problems
+
+
 @pytest.mark.parametrize("sign", ["\n", "\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"])
 def test_a_sign_that_python_takes_for_the_end_of_a_line_ends_no_row(tmp_path, sign):
     uid = write_series(tmp_path / "s", chest(), patient="A")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import zlib
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 from pathlib import Path
 
 import nibabel
 import numpy as np
-from nibabel import Nifti1Image
+from nibabel import Nifti1Header, Nifti1Image
 from nibabel.affines import voxel_sizes
 from nibabel.orientations import io_orientation
+from nibabel.spatialimages import HeaderDataError
 
 from medpfl.core.errors import UserError, first_line
 from medpfl.data.finding import Finding
@@ -22,6 +24,8 @@ from medpfl.data.kinds.scans.limits import implausible
 _CHUNK = 1 << 22
 _SAME = 0.01
 """By how much a header's two voxel sizes may differ, in parts of them."""
+_APART = 0.5
+"""Voxels' shortest edges by which a header's two places of them may differ: they are rounded."""
 _FLAT = 1e-3
 """Parts of its edges' product that a voxel's volume is at most where its axes lie in one plane."""
 
@@ -95,6 +99,12 @@ def read_volume(path: Path, *, several: bool = False) -> Volume:
         told, read = (f"{a:.3g}, {b:.3g} and {c:.3g} mm" for a, b, c in (zooms, spacing))
         message = f"its header has voxels of {told} (pixdim), and its place in space (sform) {read}, which is read"
         problems.append(Finding("warning", f"{path}: {message}"))
+    elif lean <= TILT and (apart := _forms_apart(header, shape)) > _APART * min(spacing):
+        message = (
+            f"its header says twice where its voxels lie, up to {apart:.3g} mm apart: sform is read, not qform (has a "
+            "program turned or mirrored the one alone?)"
+        )
+        problems.append(Finding("warning", f"{path}: {message}"))
     return Volume(path, spacing, shape, _coverage(affine, shape), tuple(problems))
 
 
@@ -124,6 +134,18 @@ def _shear(affine: np.ndarray) -> float:
     """Degrees by which the two axes that are furthest from it miss a right angle."""
     axes = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
     return float(np.degrees(np.arcsin(np.clip(np.abs(np.triu(axes.T @ axes, 1)).max(), 0, 1))))
+
+
+def _forms_apart(header: Nifti1Header, shape: tuple[int, ...]) -> float:
+    """By how many mm sform and qform place a corner's voxel apart at most; 0 unless both are said."""
+    try:
+        sform, qform = (form(coded=True)[0] for form in (header.get_sform, header.get_qform))
+    except (HeaderDataError, ValueError):  # a qform that is no rotation: nobody reads it
+        return 0.0
+    if sform is None or qform is None:
+        return 0.0
+    corners = np.array([(*corner, 1) for corner in product(*((0, n - 1) for n in shape))])
+    return float(np.linalg.norm((corners @ (sform - qform).T)[:, :3], axis=1).max())
 
 
 def _wrong(path: Path, message: str) -> Volume:
