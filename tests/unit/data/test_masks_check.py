@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 from masked import (
@@ -291,3 +292,16 @@ def test_a_picture_of_12_bits_among_others_is_told(home):
     assert told in words(root, "warning")
     Image.fromarray(values * 16).save(dark)
     assert "12 bits" not in words(root, "warning")
+
+
+def test_what_is_odd_of_many_images_with_masks_is_told_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_volumes(tmp_path / "v", sites=("a",), cases=3)
+    for file in (tmp_path / "v").rglob("*.nii.gz"):
+        image = nibabel.load(file)
+        image = nibabel.Nifti1Image(np.asarray(image.dataobj), None, image.header)
+        for form in (image.set_sform, image.set_qform):
+            form(None, 0)
+        nibabel.save(image, file)
+    (told,) = [f.message for f in check(tmp_path / "v") if "does not say how it is oriented" in f.message]
+    assert told.endswith("(and 2 more like it)")

@@ -1,10 +1,12 @@
 """Values that are no HU are told, whatever stands for padding."""
 
+import nibabel
 import numpy as np
 import pytest
 import torch
 from make_dicom import chest
 
+from medpfl.data.check import check
 from medpfl.data.kinds.scans.preprocessing import AIR
 from medpfl.data.kinds.scans.transforms import LoadScand, RaiseToAird
 from medpfl.data.kinds.scans.values import EDGES, histogram, odd_values, without_sign
@@ -84,6 +86,27 @@ def test_pictures_constants_and_strange_values():
     assert finding.level == "warning" and "are these HU?" in finding.message
     (finding,) = odd_values(np.where(hu() < -600, 0, hu()))
     assert finding.level == "warning" and "no air: are these HU?" in finding.message
+
+
+def test_what_is_odd_of_many_files_is_told_once_and_what_is_wrong_of_each(tmp_path):
+    for n in range(6):
+        volume = chest(seed=n, slices=6).astype(np.float32)
+        volume[:, : 1 + n % 2] = np.nan  # at the image's edge
+        if n > 3:
+            volume[:, 15:17, 15:17] = np.nan
+        image = nibabel.Nifti1Image(volume.T, np.diag([1.0, 1, 2, 1]))
+        for form in (image.set_sform, image.set_qform):
+            form(None, 0)
+        nibabel.save(image, tmp_path / f"p{n}.nii")
+    rows = [f"p{n}.nii,{n % 2}" for n in range(6)]
+    (tmp_path / "labels.csv").write_text("\n".join(["series,label", *rows]) + "\n")
+    told = [(finding.level, finding.message) for finding in check(tmp_path)]
+    (oriented,) = [words for _, words in told if "does not say how it is oriented" in words]
+    assert "p0.nii: does not say" in oriented and oriented.endswith("(and 5 more like it)")
+    (edge,) = [words for _, words in told if "voxels at its edge are not numbers" in words]
+    assert "p0.nii: 32 voxels" in edge and edge.endswith("(and 3 more like it)")
+    wrong = [words for level, words in told if level == "error" and "in its middle are not numbers" in words]
+    assert ["p4.nii: " in wrong[0], "p5.nii: " in wrong[1]] == [True, True]
 
 
 @pytest.mark.slow

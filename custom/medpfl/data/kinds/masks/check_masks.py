@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from medpfl.algorithms import LOCAL
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
-from medpfl.data.finding import Finding
+from medpfl.data.finding import Finding, counted_once
 from medpfl.data.kinds.folders.layout import Picture
 from medpfl.data.kinds.folders.patient_pattern import all_of_one, keeping_together, level_of_one
 from medpfl.data.kinds.folders.repeats import repeated
@@ -173,8 +172,8 @@ def _first_of(pairs: Sequence[Pair]) -> str:
 def _odd(source: Masked, noun: str, seen: Mapping[Pair, Seen | str]) -> Iterator[tuple[str, str]]:
     of_pairs = {pair: one for pair, one in seen.items() if isinstance(one, Seen)}
     good = list(of_pairs.values())
-    notes = list(chain.from_iterable(one.notes for one in good))
-    yield from (("warning", note) for note in notes[:_MOST])
+    notes = counted_once((pair.image, Finding("warning", note)) for pair, one in of_pairs.items() for note in one.notes)
+    yield from (("warning", note.message) for note in notes[:_MOST])
     if len(notes) > _MOST:
         yield "warning", f"and {len(notes) - _MOST:,} more like these"
     if blank := [one.blank for one in good if one.blank]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from medpfl.core.errors import UserError, first_line
 from medpfl.core.numbers_in_words import by
 from medpfl.core.site_data import PARTS, Part
 from medpfl.data.arguments import named_classes, read_arguments
-from medpfl.data.finding import Finding
+from medpfl.data.finding import Finding, counted_once
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
 from medpfl.data.kinds.scans.geometry import INTERSPACED
 from medpfl.data.kinds.scans.label_columns import several_labels
@@ -164,11 +164,9 @@ def _values(
             marked.append((scan, fingerprint(values, modality)))
         except UserError as error:
             odd = [Finding("error", str(error).removeprefix(f"{scan.place}: "))]
-        found += [
-            Finding("warning" if skip_broken else f.level, f"{scan.place}: {f.message} (in its middle slice)")
-            for f in odd
-        ]
-    return found, marked
+        found += [(scan.place, replace(f, message=f"{scan.place}: {f.message} (in its middle slice)")) for f in odd]
+    told = counted_once(found)
+    return [replace(f, level="warning") for f in told] if skip_broken else told, marked
 
 
 def _middle(scan: Scan) -> np.ndarray:

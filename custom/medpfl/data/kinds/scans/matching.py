@@ -11,7 +11,7 @@ from pathlib import Path
 
 from medpfl.core.errors import UserError
 from medpfl.data.files import below, composed, existing, files_below, is_nifti, nifti_stem
-from medpfl.data.finding import Finding
+from medpfl.data.finding import Finding, counted_once
 from medpfl.data.kinds.scans.dicomdir import incomplete
 from medpfl.data.kinds.scans.label_table import Columns, Row, other_volume, read_rows
 from medpfl.data.kinds.scans.manifest import Centre, Manifest
@@ -112,6 +112,9 @@ def examine(manifest: Manifest, name: str, modality: Modality, progress: Progres
         _add(reading, row, target, found, base, name)
     by = strata([scan.target for scan in reading.scans], len(manifest.classes))
     reading.scans = [replace(scan, label=label) for scan, label in zip(reading.scans, by, strict=True)]
+    volumes = [source for source in reading.sources if isinstance(source, Volume)]
+    odd = counted_once((volume.path, problem) for volume in volumes for problem in volume.problems)
+    reading.warnings += [finding.message for finding in odd]
     unnamed = {row.where for row in rows.rows if not row.patient}
     _same_patient_id(reading, unnamed)
     _patients(reading, rows.rows, unnamed)
@@ -203,7 +206,8 @@ def _hint(name: str, base: Path) -> str:
 
 
 def _add(reading: Reading, row: Row, target: Target, found: Series | Volume, base: Path, centre: str) -> None:
-    reading.warnings += [p.message for p in found.problems if p.level == "warning"]
+    if isinstance(found, Series):
+        reading.warnings += [p.message for p in found.problems if p.level == "warning"]
     if errors := [p.message for p in found.problems if p.level == "error"]:
         reading.broken += errors
         return
