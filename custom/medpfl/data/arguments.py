@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from math import isfinite
 from typing import Annotated, Any, TypeVar, get_args
@@ -19,6 +20,8 @@ M = TypeVar("M", bound=BaseModel)
 
 _MOST_CLASSES = 1000
 """Tables of classes by classes are made of them."""
+_LISTED = re.compile(r" *-?[\d.]+( *, *-?[\d.]+)+ *")
+"""Numbers with commas between them."""
 
 
 def _lengths(spacing: tuple[float, float, float]) -> tuple[float, float, float]:
@@ -69,6 +72,17 @@ def read_arguments(model: type[M], data_args: Mapping[str, Any]) -> M:
         if first["type"] == "too_long" or (first["type"] == "missing" and len(first["loc"]) > 1):
             several = len(get_args(model.model_fields[name].annotation))
             reason = f"{json.dumps(data_args[name])} has not the {several} numbers that are needed"
+        if first["type"] == "tuple_type":
+            reason = _without_brackets(name, data_args[name], model.model_fields[name].default)
         if first["type"] == "extra_forbidden":
             reason = f"such data have no argument of that name{did_you_mean(name, known)}"
         raise UserError(f"--data-arg {name}: {reason}; there are {', '.join(known)}") from None
+
+
+def _without_brackets(name: str, given: Any, default: Any) -> str:
+    """What is wrong with what should be a list of numbers, and how it is written: as it was given, or by default."""
+    listed = given.replace(" ", "") if isinstance(given, str) and _LISTED.fullmatch(given) else ""
+    if not listed and isinstance(default, tuple):
+        listed = ",".join(f"{number:g}" for number in default)
+    form = f", as in '{name}=[{listed}]'" if listed else ""
+    return f"{json.dumps(given)} is no list of numbers: write it in brackets{form}"

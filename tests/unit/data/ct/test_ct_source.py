@@ -183,6 +183,11 @@ def test_a_server_without_scans_describes_the_job_alone(cohort, monkeypatch):
         ({"data_args": {"depth": 512, "size": 1024}}, "--data-arg .*more than 134217728 voxels: take less"),
         ({"data_args": {"depth": 600}}, "--data-arg depth: .*less than or equal to 512"),
         ({"data_args": {"window": [100, -100]}}, "--data-arg window: .*the lower first"),
+        (
+            {"data_args": {"window": "-1350, 150"}},
+            r"window: \"-1350, 150\" is no list of numbers: write it in brackets, as in 'window=\[-1350,150\]'",
+        ),
+        ({"data_args": {"spacing": 5}}, r"spacing: 5 is no list of numbers: .*, as in 'spacing=\[0,0,5\]'; there are"),
         ({"data_args": {"classes": ["ill", "well"]}}, "its classes are 0, 1, the job's are ill, well"),
         ({"data_args": {"classes": 3}}, "--data-arg classes: 3 is no list of at least two different names"),
         ({"data_args": {"classes": "a"}}, '--data-arg classes: "a" is no list'),
