@@ -7,6 +7,7 @@ from medpfl.cli.options import Options
 from medpfl.core.errors import UserError
 from medpfl.data.check import check
 from medpfl.data.kinds.registry import kind_of
+from medpfl.data.kinds.scans.centre_scans import read_centre
 from medpfl.data.kinds.scans.manifest import find_manifest, open_manifest
 from medpfl.data.kinds.scans.scan_kind import ScanKind
 
@@ -222,3 +223,13 @@ def test_a_function_of_the_users_own_is_no_scans():
 def test_check_finds_a_name(home):
     write_centre(home / "data" / "chest", [0, 1])
     assert "error" not in [finding.level for finding in check("chest")]
+
+
+def test_a_centre_of_kind_nifti_whose_rows_are_series_is_told_which_kind_it_is(tmp_path):
+    write_centre(tmp_path, [0, 1])
+    centre = {"name": "north", "kind": "nifti", "folder": ".", "labels": "labels.csv"}
+    content = {"schema": 1, "name": "ct", "classes": ["0", "1"], "centres": [centre]}
+    (tmp_path / "manifest.json").write_text(json.dumps(content))
+    words = "line 2: s0: there is no such file in .*the kind nifti for centre north: it is dicom where rows are series"
+    with pytest.raises(UserError, match=words):
+        read_centre(open_manifest(tmp_path), "north")

@@ -165,6 +165,11 @@ def _find(name: str, base: Path, centre: Centre, whole: Folder | None) -> Series
     if _is_file(name, centre):
         if other := other_volume(name):
             raise UserError(f"{path}: {other}")
+        if not path.is_file() and not is_nifti(name):
+            raise UserError(
+                f"{name}: there is no such file in {base}, and the manifest has the kind nifti for centre "
+                f"{centre.name}: it is dicom where rows are series{_hint(name, base)}"
+            )
         if not path.is_file():
             raise UserError(f"{path}: there is no such file{_hint(name, base)}")
         return read_volume(path)
