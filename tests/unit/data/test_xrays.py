@@ -38,6 +38,11 @@ def test_without_a_window_the_bits_stored_are_the_range(tmp_path):
     assert picture_size(file) == (2, 2)
 
 
+@pytest.mark.filterwarnings("ignore:Invalid value for VR CS")
+def test_a_modality_in_small_letters_is_the_same(tmp_path):
+    assert grey(write_xray(tmp_path / "a.dcm", [[0, 4095]], Modality="dx")) == [[0, 255]]
+
+
 def test_monochrome1_is_turned_over(tmp_path):
     file = write_xray(tmp_path / "a.dcm", [[0, 1000, 4095]], PhotometricInterpretation="MONOCHROME1")
     assert grey(file) == [[255, 193, 0]]

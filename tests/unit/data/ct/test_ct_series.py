@@ -33,6 +33,14 @@ def test_a_good_series_has_no_problems(tmp_path):
     assert [file.name for file in series.files] == [f"{n:03d}.dcm" for n in range(12)]
 
 
+@pytest.mark.filterwarnings("ignore:Invalid value for VR CS")
+@pytest.mark.parametrize("said", ["ct", "Ct", "mr"])
+def test_a_modality_in_small_letters_is_the_same(tmp_path, said):
+    write_series(tmp_path / "s", chest(), change=_set(Modality=said))
+    series = _only(tmp_path / "s")
+    assert series.usable and series.modality == said.upper()
+
+
 def test_two_series_of_a_patient_in_one_folder_are_told_apart(tmp_path):
     names = ["a{}", "b{}"]
     uids = {write_series(tmp_path, chest(), names=name.format) for name in names}

@@ -149,7 +149,7 @@ def read_head(file: Path) -> Head | None:
             known = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS)
             described = known.get("SeriesDescription") or known.get("StudyDescription") or ""
             return Head(
-                str(known.get("Modality") or ""),
+                _modality(known),
                 composed(str(known.get("PatientID") or "").strip()),
                 UID(str(known.get("SOPClassUID") or known.file_meta.get("MediaStorageSOPClassUID") or "")).name,
                 int(known.get("Rows") or 0),
@@ -162,6 +162,11 @@ def read_head(file: Path) -> Head | None:
         return None
 
 
+def _modality(dataset: Dataset) -> str:
+    """In capitals, as the standard has it and not every program writes it; empty if it is not said."""
+    return str(dataset.get("Modality") or "").strip().upper()
+
+
 def _refused(dataset: Dataset) -> str:
     try:
         _require_xray(dataset)
@@ -171,7 +176,7 @@ def _refused(dataset: Dataset) -> str:
 
 
 def _require_xray(dataset: Dataset) -> None:
-    modality, colours = str(dataset.get("Modality") or ""), int(dataset.get("SamplesPerPixel") or 1)
+    modality, colours = _modality(dataset), int(dataset.get("SamplesPerPixel") or 1)
     if modality not in MODALITIES:
         listed = ", ".join(sorted(MODALITIES))
         raise ValueError(f"a DICOM image of modality {modality or 'unknown'}; pictures are X-ray images ({listed})")

@@ -75,7 +75,7 @@ def read_header(path: Path) -> Header | NoSlice:
                 kind = UID(str(dataset.file_meta.MediaStorageSOPClassUID)).name
                 return NoSlice(path, f"{kind}, no image", "other", patient=_patient(dataset))
             if reason := _unusable(dataset):
-                other = str(dataset.get("Modality") or "CT") not in MODALITIES  # no slice of a volume is lost with it
+                other = (_modality(dataset) or "CT") not in MODALITIES  # no slice of a volume is lost with it
                 uid = str(dataset.get("SeriesInstanceUID") or "")
                 return NoSlice(path, reason, "stray" if other else "lost", uid)
             return _header(path, dataset, _problem(file, dataset))
@@ -112,6 +112,11 @@ def _patient(dataset: Dataset) -> str:
     return composed(str(dataset.get("PatientID") or "").strip())
 
 
+def _modality(dataset: Dataset) -> str:
+    """In capitals, as the standard has it and not every program writes it; empty if it is not said."""
+    return str(dataset.get("Modality") or "").strip().upper()
+
+
 def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
     frames = int(dataset.get("NumberOfFrames") or 1)
     thickness, instance = dataset.get("SliceThickness"), dataset.get("InstanceNumber")
@@ -120,7 +125,7 @@ def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
         path=path,
         uid=str(dataset.SeriesInstanceUID),
         patient=_patient(dataset),
-        modality=str(dataset.get("Modality") or ""),
+        modality=_modality(dataset),
         localizer="LOCALIZER" in (dataset.get("ImageType") or ()),
         multi_frame=frames > 1 or dataset.get("SOPClassUID") in _ENHANCED,
         instance=None if instance is None else int(instance),
