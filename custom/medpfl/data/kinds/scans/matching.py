@@ -254,9 +254,7 @@ def _same_patient_id(reading: Reading, unnamed: Collection[str]) -> None:
         reading.notes.append(
             f"{renamed:,} series without a patient in the table have the name that it gives others of their PatientID"
         )
-    found = two_names(reading.scans, ids, reading.lines)
-    reading.errors += [f.message for f in found if f.level == "error"]
-    reading.warnings += [f.message for f in found if f.level == "warning"]
+    reading.warnings += two_names(reading.scans, ids, reading.lines)
 
 
 def _patients(reading: Reading, rows: list[Row], unnamed: Collection[str]) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Literal
 
 from medpfl.core.site_data import Part
-from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.patients import person
 
@@ -36,10 +34,11 @@ def named_as_others(scans: Sequence[Scan], ids: Sequence[str], named: Sequence[b
     return [replace(scan, patient=name) if name else scan for scan, name in zip(scans, called, strict=True)]
 
 
-def two_names(scans: Sequence[Scan], ids: Sequence[str], lines: Sequence[str]) -> list[Finding]:
-    """PatientIDs under several patients' names: a warning, and an error where these are in different parts.
+def two_names(scans: Sequence[Scan], ids: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """Which PatientIDs are under several patients' names, in words: of those in different parts, and of the others.
 
-    None where a centre has one PatientID alone, which is what anonymising makes of all.
+    None where a centre has one PatientID alone, which is what anonymising makes of all. They are not refused: each of
+    two scanners may have written one for all.
 
     Args:
         scans: of one centre.
@@ -60,19 +59,13 @@ def two_names(scans: Sequence[Scan], ids: Sequence[str], lines: Sequence[str]) -
         divided = [pair for pair in pairs if pair[0][0].split != pair[1][0].split]
         if pairs:
             (apart if divided else together).append((divided or pairs)[0])
-    return [*_found("error", apart), *_found("warning", together)]
+    remedy = "if they are one person, call it the same, so that it is in one part"
+    return [f"{words}: {remedy}" for pairs in (apart, together) for words in _first(pairs)]
 
 
-def _found(level: Literal["error", "warning"], pairs: Sequence[tuple[Placed, Placed]]) -> Iterator[Finding]:
-    """One finding of the first pair; the others are counted."""
+def _first(pairs: Sequence[tuple[Placed, Placed]]) -> Iterator[str]:
+    """The first pair; the others are counted."""
     for (first, there), (second, where) in pairs[:1]:
-        here, before = (f" in {scan.split}" if level == "error" else "" for scan in (second, first))
+        here, before = (f" in {scan.split}" if first.split != second.split else "" for scan in (second, first))
         more = f" (and {len(pairs) - 1:,} more like it)" if pairs[1:] else ""
-        remedy = {
-            "error": "call one person the same; two need PatientIDs of their own",
-            "warning": "if they are one person, call it the same, so that it is in one part",
-        }[level]
-        of_first = f"{first.patient!r}{before} ({there})"
-        yield Finding(
-            level, f"{where}: patient {second.patient!r}{here} has the PatientID of {of_first}{more}: {remedy}"
-        )
+        yield f"{where}: patient {second.patient!r}{here} has the PatientID of {first.patient!r}{before} ({there}){more}"
