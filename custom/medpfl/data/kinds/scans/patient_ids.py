@@ -68,4 +68,5 @@ def _first(pairs: Sequence[tuple[Placed, Placed]]) -> Iterator[str]:
     for (first, there), (second, where) in pairs[:1]:
         here, before = (f" in {scan.split}" if first.split != second.split else "" for scan in (second, first))
         more = f" (and {len(pairs) - 1:,} more like it)" if pairs[1:] else ""
-        yield f"{where}: patient {second.patient!r}{here} has the PatientID of {first.patient!r}{before} ({there}){more}"
+        of_first = f"{first.patient!r}{before} ({there})"
+        yield f"{where}: patient {second.patient!r}{here} has the PatientID of {of_first}{more}"
