@@ -124,6 +124,19 @@ def test_a_centre_whose_patients_have_lost_their_ids_is_told(tmp_path):
     assert not [message for _, message in found if message.startswith("south: all pictures")]
 
 
+def test_an_image_without_a_patient_in_the_table_has_the_name_of_its_patient_id_there(tmp_path):
+    """Else one person would be two, by the table's name and by the PatientID."""
+    rows = ["picture,label,patient"]
+    for number, (ident, patient) in enumerate([("A", "p0"), ("A", ""), ("B", "p1"), ("B", "p2"), ("C", "")]):
+        write_xray(tmp_path / f"{number}.dcm", np.full((8, 8), 100 + number), patient=ident)
+        rows.append(f"{number}.dcm,{'ill' if number % 2 else 'healthy'},{patient}")
+    (tmp_path / "labels.csv").write_text("\n".join(rows) + "\n")
+    (centre,) = read_layout(tmp_path).centres.values()
+    assert [picture.patient for picture in centre] == ["p0", "p0", "p1", "p2", "C"]
+    (told,) = [f.message for f in check(tmp_path) if "has the PatientID of" in f.message]
+    assert "line 5: patient 'p2' has the PatientID of 'p1' (" in told and "if they are one person, call it" in told
+
+
 def test_a_run_learns_and_no_patient_leaves(tmp_path):
     root = write_hospital(tmp_path / "thorax")
     run = config(root, sites=2, data_args={"channels": "grey"}, rounds=2)

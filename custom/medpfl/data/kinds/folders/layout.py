@@ -26,6 +26,7 @@ from medpfl.data.kinds.folders.table import misnamed, read_tables, tables
 from medpfl.data.kinds.folders.xray import holds_xrays, is_dicom, person
 from medpfl.data.kinds.scans.label_columns import several_labels
 from medpfl.data.labels import Target, counts, strata
+from medpfl.data.patient_ids import named_as_others, two_names
 from medpfl.data.places import is_path, looked_in, places
 
 _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
@@ -69,7 +70,7 @@ class Layout:
         centres: pictures of each centre, by path; centres by name.
         unused: sub-folders without a picture where others are classes, relative to ``root``.
         people: patients are known, if not of every picture.
-        unread: what else is there and is not read, in words.
+        unread: what else is there and is not read, and PatientIDs that a table has under several names, in words.
         several: a picture has any number of labels.
     """
 
@@ -187,21 +188,24 @@ def _by_tables(root: Path, found: dict[str, Path], classes: Sequence[str], patie
     names, labelled = read_tables(root, found, classes)
     if problem := plain_problem(names, "classes"):
         raise UserError(f"{root}: {problem}")
-    centres, known = {}, bool(patient)
+    files, people, without = _pictures(root)
+    centres, known, twice = {}, bool(patient), []
     for centre, rows in labelled.items():
-        folder, pictures = found[centre].parent, []
+        folder, pictures, ids = found[centre].parent, [], []
         for (file, target, row), stratum in zip(rows, strata([of for _, of, _ in rows], len(names)), strict=True):
-            said = row.patient or (patient_in(file, patient) if patient else is_dicom(file) and person(file))
+            ids.append("" if patient else people[file] if file in people else (is_dicom(file) and person(file)) or "")
+            said = row.patient or (patient_in(file, patient) if patient else ids[-1])
             known = known or bool(said)
             ident = file.relative_to(folder).as_posix()
             labels = None if isinstance(target, int) else target
             pictures.append(Picture(centre, composed(said or ident), stratum, ident, file, row.split, labels))
+        pictures = named_as_others(pictures, ids, [bool(row.patient) for *_, row in rows])
+        twice += two_names(pictures, ids, [row.where for *_, row in rows])
         centres[centre] = tuple(sorted(pictures, key=lambda picture: picture.id))
-    files, people, without = _pictures(root)
     used = {
         picture.file: "" if picture.patient == picture.id else picture.patient for picture in chain(*centres.values())
     }
-    unread = _in_words(without, {file: whose for file, whose in used.items() if file in people})
+    unread = (*_in_words(without, {file: whose for file, whose in used.items() if file in people}), *twice)
     if rest := [file for file in files if file not in used]:
         images = "pictures and DICOM images are" if any(file in people for file in rest) else "pictures are"
         unread = (*unread, f"{len(rest):,} {images} in no row of a table and are not read, {rest[0]} first")

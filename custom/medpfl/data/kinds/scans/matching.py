@@ -17,13 +17,13 @@ from medpfl.data.kinds.scans.label_table import Columns, Row, other_volume, read
 from medpfl.data.kinds.scans.manifest import Centre, Manifest
 from medpfl.data.kinds.scans.nifti import Volume, read_volume
 from medpfl.data.kinds.scans.no_slice import counted
-from medpfl.data.kinds.scans.patient_ids import named_as_others, two_names
 from medpfl.data.kinds.scans.preprocessing import Modality
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.kinds.scans.series import Folder, Progress, Series, read_folder
 from medpfl.data.kinds.scans.unread_columns import unread_columns
 from medpfl.data.kinds.scans.values import READS_MR
 from medpfl.data.labels import Target, in_words, strata
+from medpfl.data.patient_ids import named_as_others, two_names
 from medpfl.data.patients import SPELT_TWICE, person
 
 _OTHER: dict[Modality, str] = {
