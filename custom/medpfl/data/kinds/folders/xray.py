@@ -15,7 +15,8 @@ import numpy as np
 
 from medpfl.core.errors import first_line
 from medpfl.core.quiet import quiet
-from medpfl.data.files import DICOM, PICTURES, composed, is_nifti, walk
+from medpfl.data.dicom_words import modality, patient_id
+from medpfl.data.files import DICOM, PICTURES, is_nifti, walk
 from medpfl.data.kinds.scans.limits import too_large
 
 if TYPE_CHECKING:
@@ -149,8 +150,8 @@ def read_head(file: Path) -> Head | None:
             known = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS)
             described = known.get("SeriesDescription") or known.get("StudyDescription") or ""
             return Head(
-                _modality(known),
-                composed(str(known.get("PatientID") or "").strip()),
+                modality(known),
+                patient_id(known),
                 UID(str(known.get("SOPClassUID") or known.file_meta.get("MediaStorageSOPClassUID") or "")).name,
                 int(known.get("Rows") or 0),
                 int(known.get("Columns") or 0),
@@ -162,11 +163,6 @@ def read_head(file: Path) -> Head | None:
         return None
 
 
-def _modality(dataset: Dataset) -> str:
-    """In capitals, as the standard has it and not every program writes it; empty if it is not said."""
-    return str(dataset.get("Modality") or "").strip().upper()
-
-
 def _refused(dataset: Dataset) -> str:
     try:
         _require_xray(dataset)
@@ -176,10 +172,10 @@ def _refused(dataset: Dataset) -> str:
 
 
 def _require_xray(dataset: Dataset) -> None:
-    modality, colours = _modality(dataset), int(dataset.get("SamplesPerPixel") or 1)
-    if modality not in MODALITIES:
+    said, colours = modality(dataset), int(dataset.get("SamplesPerPixel") or 1)
+    if said not in MODALITIES:
         listed = ", ".join(sorted(MODALITIES))
-        raise ValueError(f"a DICOM image of modality {modality or 'unknown'}; pictures are X-ray images ({listed})")
+        raise ValueError(f"a DICOM image of modality {said or 'unknown'}; pictures are X-ray images ({listed})")
     if colours != 1 or not str(dataset.get("PhotometricInterpretation")).startswith("MONOCHROME"):
         raise ValueError(f"a picture of {colours} colours ({dataset.get('PhotometricInterpretation')}), no X-ray image")
     if int(dataset.get("NumberOfFrames") or 1) > 1:

@@ -17,7 +17,7 @@ from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
 
 from medpfl.core.errors import first_line
 from medpfl.core.quiet import quiet
-from medpfl.data.files import composed
+from medpfl.data.dicom_words import modality, patient_id
 from medpfl.data.kinds.scans.no_slice import NoSlice, damaged, without_preamble
 from medpfl.data.kinds.scans.preprocessing import MODALITIES
 
@@ -73,9 +73,9 @@ def read_header(path: Path) -> Header | NoSlice:
             dataset = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS)
             if _no_image(dataset):
                 kind = UID(str(dataset.file_meta.MediaStorageSOPClassUID)).name
-                return NoSlice(path, f"{kind}, no image", "other", patient=_patient(dataset))
+                return NoSlice(path, f"{kind}, no image", "other", patient=patient_id(dataset))
             if reason := _unusable(dataset):
-                other = (_modality(dataset) or "CT") not in MODALITIES  # no slice of a volume is lost with it
+                other = (modality(dataset) or "CT") not in MODALITIES  # no slice of a volume is lost with it
                 uid = str(dataset.get("SeriesInstanceUID") or "")
                 return NoSlice(path, reason, "stray" if other else "lost", uid)
             return _header(path, dataset, _problem(file, dataset))
@@ -108,15 +108,6 @@ def _no_image(dataset: Dataset) -> bool:
     return known and "Image Storage" not in stored.name
 
 
-def _patient(dataset: Dataset) -> str:
-    return composed(str(dataset.get("PatientID") or "").strip())
-
-
-def _modality(dataset: Dataset) -> str:
-    """In capitals, as the standard has it and not every program writes it; empty if it is not said."""
-    return str(dataset.get("Modality") or "").strip().upper()
-
-
 def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
     frames = int(dataset.get("NumberOfFrames") or 1)
     thickness, instance = dataset.get("SliceThickness"), dataset.get("InstanceNumber")
@@ -124,8 +115,8 @@ def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
     return Header(
         path=path,
         uid=str(dataset.SeriesInstanceUID),
-        patient=_patient(dataset),
-        modality=_modality(dataset),
+        patient=patient_id(dataset),
+        modality=modality(dataset),
         localizer="LOCALIZER" in (dataset.get("ImageType") or ()),
         multi_frame=frames > 1 or dataset.get("SOPClassUID") in _ENHANCED,
         instance=None if instance is None else int(instance),
