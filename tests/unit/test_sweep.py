@@ -243,7 +243,7 @@ def test_the_note_says_where_differences_are_to_another_baseline(lambdas):
 def test_the_folder_of_another_sweep_is_called_that(tmp_path):
     (tmp_path / "sweep.json").write_text("{}")
     (tmp_path / "report.html").touch()
-    with pytest.raises(UserError, match=r"holds another sweep, of other runs; choose another --out"):
+    with pytest.raises(UserError, match=r"holds a sweep, and none of its runs is one of these; choose another --out"):
         swept(tmp_path, ["fedavg"], "rounds=1,2")
     (tmp_path / "sweep.json").unlink()
     with pytest.raises(UserError, match="is no sweep's folder, and one would write over its report"):

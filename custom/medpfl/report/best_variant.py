@@ -9,7 +9,6 @@ from medpfl.core.measure import BETTER, Measure
 from medpfl.report.judged import gain_over_alone as _gain
 from medpfl.report.judged import t_test, takes_more_steps
 from medpfl.report.measures import first
-from medpfl.report.one_class import one_class_words
 from medpfl.report.side_by_side import Comparison
 from medpfl.report.words import percent
 
@@ -17,7 +16,8 @@ from medpfl.report.words import percent
 def advice(comparison: Comparison) -> list[str]:
     """Sentences; none where nothing is paired with local training."""
     if (comparison.get("one_class") or {}).get("meaningless"):
-        return ["Should a site take part? That cannot be told here.", *of_one_class(comparison)]
+        title = first(comparison).title
+        return [f"Should a site take part? No {title} tells that here: at most sites all test cases are of one class."]
     groups = comparison["groups"]
     paired = [group for group in groups if (_gain(group) or {}).get("mean") is not None]
     unequal = [group for group in paired if takes_more_steps(group, groups)]
@@ -57,12 +57,6 @@ def advice(comparison: Comparison) -> list[str]:
     if len(judged) > 1 and _mean(by_mean) > 0:
         answer += f" The best of {len(judged)} by these same test cases will as a rule gain less on others."
     return [best, answer]
-
-
-def of_one_class(comparison: Comparison) -> list[str]:
-    """A sentence of sites whose test cases are all of one class; none without such."""
-    of = comparison.get("one_class")
-    return one_class_words(of["sites"], of["many"], first(comparison).title) if of else []
 
 
 def _unequal(groups: list[dict[str, Any]]) -> str:

@@ -13,7 +13,7 @@ from medpfl.core.measure import Measure
 from medpfl.core.numbers_in_words import count, size
 from medpfl.core.whole_file import write_text
 from medpfl.report import judged
-from medpfl.report.best_variant import advice, of_one_class
+from medpfl.report.best_variant import advice
 from medpfl.report.every_pair import TITLE, pair_note, pair_rows
 from medpfl.report.measures import (
     NONE,
@@ -27,6 +27,7 @@ from medpfl.report.measures import (
     short_head,
     spread,
 )
+from medpfl.report.one_class import one_class_words
 from medpfl.report.pairing import shown
 from medpfl.report.side_by_side import Comparison, alone
 from medpfl.report.trained_alone import OWN_RIVAL, REFERENCE, trained_otherwise
@@ -174,7 +175,8 @@ def comparison_note(comparison: Comparison) -> str:
             sentences.append(f"{what} differ: {each}.")
     groups = comparison["groups"]
     sentences += [more_each_round(groups), trained_otherwise(groups), unequal_ends(groups), *states_of_code(comparison)]
-    sentences += [lacking_words(comparison.get("lacking") or {}), *of_one_class(comparison)]
+    sentences.append(lacking_words(comparison.get("lacking") or {}))
+    sentences.append(one_class_words(comparison.get("one_class"), begun.title))
     if len(seeds) == 1:
         sentences.append("One seed shows no spread: small differences may be chance.")
     return " ".join(filter(None, [*sentences, unfinished_words(comparison["unfinished"])]))
@@ -183,15 +185,15 @@ def comparison_note(comparison: Comparison) -> str:
 def _local(comparison: Comparison, measure: Measure) -> str:
     """What differences to local are to, which in a comparison without a run of it is no local training."""
     by = _baselines(comparison, "to_local")
-    beside = by.pop(REFERENCE, [])
-    said = []
-    if by:
+    if not by:
+        return ""
+    what, runs = [], len(by) - (REFERENCE in by)
+    if runs:
         network = " of the same network" * (len(comparison["data"]["models"]) > 1)
-        said.append(f"{_to_which(by)}, {'a run' if len(by) == 1 else 'runs'} in which each site trains alone{network}")
-    if beside:
-        reached = _reached_beside(beside, measure)
-        said.append(f"to {REFERENCE} here, the model that each site trained alone beside the run ({reached})")
-    return f"To local: {'; '.join(said)}." if said else ""
+        what.append(f"{'a run' if runs == 1 else 'runs'}{network} in which each site trains alone")
+    if beside := by.get(REFERENCE):
+        what.append(f"the model that each site trained alone beside the run ({_reached_beside(beside, measure)})")
+    return f"To local: {_to_which(by)}{' here' * (not runs)}, {' or '.join(what)}."
 
 
 def _reached_beside(groups: list[dict[str, Any]], measure: Measure) -> str:
@@ -205,7 +207,8 @@ def _reached_beside(groups: list[dict[str, Any]], measure: Measure) -> str:
 def _fedavg(comparison: Comparison) -> str:
     """To which run of it, where there are several: each row's is the one that is set most like it."""
     by = _baselines(comparison, "to_fedavg")
-    return f"To FedAvg: {_to_which(by)}, the run of it that is set most alike." if len(by) > 1 else ""
+    several = sum(group["algorithm"] == "fedavg" for group in comparison["groups"]) > 1
+    return f"To FedAvg: {_to_which(by)}, the run of it that is set most alike." if by and several else ""
 
 
 def _baselines(comparison: Comparison, key: str) -> dict[str, list[dict[str, Any]]]:

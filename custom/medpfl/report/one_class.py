@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medpfl.core.gain import OF_CLASSES
@@ -34,25 +34,35 @@ def meaningless(results: Results) -> bool:
 
 def one_class_note(results: Results) -> list[str]:
     """A sentence; none where every site's test has several classes."""
-    number = len((selected(results) or {"sites": {}})["sites"])
-    return one_class_words(one_class_sites(results), number, first(results).title)
+    names, number = one_class_sites(results), len((selected(results) or {"sites": {}})["sites"])
+    return [_said(names, f"{number} sites", first(results).title)] if names else []
 
 
-def one_class_words(names: Sequence[str], number: int, title: str) -> list[str]:
-    """The same of these sites of a number of them, and of what is measured."""
-    if not names:
-        return []
-    return [
-        f"At {len(names)} of {number} sites ({some_of(names)}) all test cases are of one class: "
-        f"{title} there says how often that class is said, not whether classes are told apart."
-    ]
+def one_class(by_seed: Mapping[Any, Results]) -> dict[str, Any]:
+    """Of a method's runs: ``sites`` whose test cases are of one class, of how ``many``, and whether ``meaningless``.
+
+    Where seeds differ in that, sites of all seeds.
+    """
+    of_seeds = {seed: one_class_sites(run) for seed, run in by_seed.items()}
+    sites = [len((selected(run) or {"sites": {}})["sites"]) for run in by_seed.values()]
+    alike = len({tuple(names) for names in of_seeds.values()}) == 1
+    every = [site + f" in seed {seed}" * (not alike) for seed, names in of_seeds.items() for site in names]
+    told, many = (next(iter(of_seeds.values())), sites[0]) if alike else (every, sum(sites))
+    return {"sites": told, "many": many, "over_seeds": not alike, "meaningless": 2 * len(told) > many}
 
 
-def one_class(runs: Sequence[Results]) -> dict[str, Any]:
-    """Of several runs: ``sites`` whose test cases are of one class in any, of how ``many``, and ``meaningless``."""
-    names = dict.fromkeys(name for run in runs for name in one_class_sites(run))
-    every = {site for run in runs for site in (selected(run) or {"sites": {}})["sites"]}
-    return {"sites": list(names), "many": len(every), "meaningless": any(map(meaningless, runs))}
+def one_class_words(found: Mapping[str, Any] | None, title: str) -> str:
+    """The sentence of what :func:`one_class` found; empty without such sites."""
+    if not found or not found["sites"]:
+        return ""
+    return _said(found["sites"], f"{found['many']} sites{' of all seeds' * found['over_seeds']}", title)
+
+
+def _said(names: Sequence[str], of: str, title: str) -> str:
+    return (
+        f"At {len(names)} of {of} ({some_of(names)}) all test cases are of one class: {title} there says how often "
+        "that class is said, not whether classes are told apart."
+    )
 
 
 def instead(results: Results) -> str:

@@ -111,7 +111,8 @@ def _verdict(comparison: Comparison) -> str:
         text += ": here no federated method does better than each site training alone"
     elif best["algorithm"] != "local" and (reached := _alone_beside(best, measure.name)) is not None:
         label = best["to_local"]["baseline"]
-        text += f"; {label[0].lower()}{label[1:]} reaches {measure.said(reached)}"
+        named = "its own rival" if label == REFERENCE else f"{label[0].lower()}{label[1:]}"
+        text += f"; {named} reaches {measure.said(reached)}"
     return " ".join([f"{text}.", *advice(comparison)])
 
 
@@ -130,9 +131,9 @@ def _local_level(comparison: Comparison, measure: Measure) -> Level:
         for of in paired
         if (reached := alone(of, measure.name)) and reached["mean"] is not None
     }
-    if not paired:  # of local training alone
-        reached = [group["measures"][measure.name]["mean"] for group in comparison["groups"]]
-        levels = {("", mean) for mean in reached if mean is not None}
+    if not paired:
+        runs = [group["measures"][measure.name] for group in comparison["groups"] if group["algorithm"] == "local"]
+        levels = {("", of["mean"]) for of in runs if of["mean"] is not None}
     if len(levels) != 1:
         return None  # each network, or each run, has its own
     baseline, mean = levels.pop()

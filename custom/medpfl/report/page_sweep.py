@@ -8,7 +8,7 @@ from typing import Any
 from medpfl.core.measure import Measure
 from medpfl.report.measures import first
 from medpfl.report.page_parts import Part, Section, Table
-from medpfl.report.sweep import Sweeping, Swept, of_one_class, sweep_note, sweep_rows
+from medpfl.report.sweep import Sweeping, Swept, sweep_note, sweep_rows
 from medpfl.report.sweep_chart import SweptCurve, sweep_chart
 from medpfl.report.sweep_chosen import chosen_in_words, chosen_note, chosen_rows
 
@@ -92,12 +92,11 @@ def _extent(curves: list[SweptCurve]) -> tuple[float, float]:
 def _verdict(found: Swept) -> str:
     """Of every method what its test says at all values, and at those that validation data choose."""
     sweeping, measure = Sweeping.read(found), first(found)
-    if any(of and of["meaningless"] for of in found.get("one_class") or ()):
-        return " ".join(of_one_class(found))
+    blind = {k for k, of in enumerate(found.get("one_class") or ()) if of and of["meaningless"]}
     sentences = []
     for group in found["groups"]:
         means = [(point["measures"][measure.name]["mean"], k) for k, point in enumerate(group["points"])]
-        known = [(measure.gain(mean, 0), mean, k) for mean, k in means if mean is not None]
+        known = [(measure.gain(mean, 0), mean, k) for mean, k in means if mean is not None and k not in blind]
         if not known:
             continue
         best, worst = max(known), min(known)
@@ -111,6 +110,9 @@ def _verdict(found: Swept) -> str:
                 f"{group['label']}: from {measure.said(worst[1])} at {sweeping.label(worst[2])} to "
                 f"{measure.said(best[1])} at {sweeping.label(best[2])}{_chosen(group, sweeping, measure)}."
             )
+    if blind:
+        at = ", ".join(sweeping.label(k) for k in sorted(blind))
+        sentences.append(f"At most sites all test cases are of one class at {at}: no {measure.title} is told of these.")
     seeds = "" if len(found["seeds"]) > 1 else " One seed: small differences may be chance."
     return " ".join(sentences or [f"No {measure.title} was measured."]) + seeds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -130,12 +130,20 @@ def selected(results: Results) -> dict[str, Any] | None:
     return (results.get("final") or {}).get("selected")
 
 
-def among(part: dict[str, Any], sites: Iterable[str]) -> dict[str, Any]:
-    """The measures of some sites and their means, of a part that may have more sites; itself where it has no more."""
-    kept = {site: part["sites"][site] for site in sites if site in part["sites"]}
-    if len(kept) == len(part["sites"]):
-        return part
-    of_some = {**part, "sites": kept}
+def among(run: Results, sites: Collection[str]) -> Results:
+    """A finished run of which some sites are looked at: their test measures, rivals and verdicts."""
+    if {*sites} >= selected(run)["sites"].keys():
+        return run
+    reduced = {**run, "final": {**run["final"], "selected": _among(selected(run), sites)}}
+    if reference := local_reference(run):
+        reduced["reference"] = {"final": {**run["reference"]["final"], "selected": _among(reference, sites)}}
+    if said := run.get("verdict"):
+        reduced["verdict"] = {**said, "sites": {site: of for site, of in said["sites"].items() if site in sites}}
+    return reduced
+
+
+def _among(part: dict[str, Any], sites: Collection[str]) -> dict[str, Any]:
+    of_some = {**part, "sites": {site: of for site, of in part["sites"].items() if site in sites}}
     return of_some | {"mean": {name: mean_or_none(site_scores(of_some, name).values()) for name in part["mean"]}}
 
 

@@ -15,7 +15,7 @@ from medpfl.report.gains import Over, gains, over_seeds
 from medpfl.report.judged import ends_unequally, judged
 from medpfl.report.measures import all_measures, as_earlier
 from medpfl.report.one_class import one_class
-from medpfl.report.pairing import check_pairs, check_tasks, grouped, name_of, settings_of
+from medpfl.report.pairing import check_pairs, check_tasks, grouped, name_of, settings_of, shown
 from medpfl.report.reading import (
     Results,
     among,
@@ -31,6 +31,8 @@ from medpfl.report.unfinished import Unfinished
 from medpfl.report.words import data_name, went_wrong
 
 Comparison = dict[str, Any]
+Groups = dict[str, dict[Any, Results]]
+"""By label, the runs by seed."""
 
 _NUMBER = re.compile(r"(?<![\w.])(?<!\w-)\d[\d.,]*")
 """In a note; not in the name of a site."""
@@ -65,8 +67,9 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = (), measures
     check_tasks(runs)
     groups = grouped(runs)
     check_pairs(groups)
+    groups, lacking = _over_the_same_sites(groups)
     first, measures = runs[0], measures or leading(runs)
-    scores, lacking = _over_the_same_sites(groups)
+    scores = {label: {seed: selected(run) for seed, run in by_seed.items()} for label, by_seed in groups.items()}
     trained = list(trained_alone(groups))
     ranks = mean_ranks(scores, measures[0])
     found = [_summarise(label, groups, scores, measures) for label in groups]
@@ -75,8 +78,10 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = (), measures
             "to_best_alone": to_best_alone(group, by_seed, trained, measures[0]),
             "rank": ranks[group["label"]],
         }
+    classes = one_class(next(iter(groups.values()))) if measures[0].name in OF_CLASSES else None
     for group in found:
-        group |= {"judged": judged(group, found), "ends_unequally": ends_unequally(group, found)}
+        told = None if classes and classes["meaningless"] else judged(group, found)
+        group |= {"judged": told, "ends_unequally": ends_unequally(group, found)}
     return {
         "schema": 2,
         "measures": [m.described() for m in measures],
@@ -90,7 +95,7 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = (), measures
         "code": code_of(runs),
         "code_of_others": code_of_others(runs),
         "lacking": lacking,
-        "one_class": one_class(runs) if measures[0].name in OF_CLASSES else None,
+        "one_class": classes,
         "groups": found,
         "pairs": every_pair(scores, measures[0]),
         "unfinished": list(unfinished),
@@ -102,19 +107,23 @@ def leading(runs: Sequence[Results]) -> tuple[Measure, ...]:
     return all_measures(next((run for run in runs if (run.get("selection") or {}).get("lead")), runs[0]))
 
 
-def _over_the_same_sites(groups: dict[str, dict[Any, Results]]) -> tuple[Scores, dict[str, list[str]]]:
-    """By label and seed the test measures over the sites that all have; and by label the sites that are lacking."""
-    scores: dict[str, dict[Any, Any]] = {label: {} for label in groups}
-    lacking: dict[str, dict[str, None]] = {}
-    for seed in next(iter(groups.values())):
-        tested = {label: selected(by_seed[seed]) for label, by_seed in groups.items()}
-        every = dict.fromkeys(site for part in tested.values() for site in part["sites"])
-        shared = [site for site in every if all(site in part["sites"] for part in tested.values())]
-        for label, part in tested.items():
-            scores[label][seed] = part if len(shared) == len(every) else among(part, shared)
-            if absent := [site for site in every if site not in part["sites"]]:
-                lacking.setdefault(label, {}).update(dict.fromkeys(absent))
-    return scores, {label: list(sites) for label, sites in lacking.items()}
+def _over_the_same_sites(groups: Groups) -> tuple[Groups, dict[str, list[str]]]:
+    """Runs with the sites alone that all of their seed have a test of; and by label which sites are lacking."""
+    kept: Groups = {label: {} for label in groups}
+    lacking: dict[str, dict[str, list[Any]]] = {}
+    seeds = list(next(iter(groups.values())))
+    for seed in seeds:
+        tested = {label: selected(by_seed[seed])["sites"] for label, by_seed in groups.items()}
+        every = dict.fromkeys(site for sites in tested.values() for site in sites)
+        shared = [site for site in every if all(site in sites for sites in tested.values())]
+        for label, sites in tested.items():
+            kept[label][seed] = among(groups[label][seed], shared)
+            for site in (site for site in every if site not in sites):
+                lacking.setdefault(label, {}).setdefault(site, []).append(seed)
+    return kept, {
+        label: [site + f" in seed {shown(of)}" * (len(of) < len(seeds)) for site, of in sites.items()]
+        for label, sites in lacking.items()
+    }
 
 
 def _summarise(
@@ -131,7 +140,7 @@ def _summarise(
         references = {seed: local_reference(run) for seed, run in by_seed.items()}
         if all(references.values()):
             local_label = REFERENCE
-            local = {seed: among(part, scores[seed]["sites"]) for seed, part in references.items()}
+            local = references
     fedavg_label = baseline("fedavg", by_seed, groups)
 
     worst = [worst_site(entry, begun) for entry in scores.values()]

@@ -191,21 +191,24 @@ def _points(found: Swept) -> Iterator[dict[str, Any]]:
         yield from ({**point, "label": group["label"]} for point in group["points"])
 
 
-def _told_apart(found: Swept) -> Iterator[dict[str, Any]]:
-    """Points with their method's label, and the value where a method's points differ in what they train more."""
-    sweeping = Sweeping.read(found)
+def _told_apart(found: Swept, *keys: str) -> list[dict[str, Any]]:
+    """Points with their method's label, one of each method, or all with their values where these keys differ."""
+    sweeping, told = Sweeping.read(found), []
     for group in found["groups"]:
         paired = [(k, point) for k, point in enumerate(group["points"]) if point["to_local"]]
-        more = {(p.get("further"), p.get("ends_unequally"), p.get("each_round")) for _, p in paired}
-        for k, point in paired if len(more) > 1 else paired[:1]:
-            yield {**point, "label": group["label"] + f" at {sweeping.label(k)}" * (len(more) > 1)}
+        differ = len({tuple(point.get(key) for key in keys) for _, point in paired}) > 1
+        for k, point in paired if differ else paired[:1]:
+            told.append({**point, "label": group["label"] + f" at {sweeping.label(k)}" * differ})
+    return told
 
 
-def of_one_class(found: Swept) -> list[str]:
-    """A sentence of sites whose test cases are all of one class at some value."""
-    known = [of for of in found.get("one_class") or () if of]
-    names = dict.fromkeys(name for of in known for name in of["sites"])
-    return one_class_words(list(names), max((of["many"] for of in known), default=0), first(found).title)
+def _of_one_class(found: Swept) -> list[str]:
+    """Sentences of sites whose test cases are all of one class, with the values where these differ in that."""
+    sweeping, title = Sweeping.read(found), first(found).title
+    words = [one_class_words(of, title) for of in found.get("one_class") or ()]
+    if len({*words}) == 1:
+        return words[:1]
+    return [f"{sweeping.label(k)}: {said}" for k, said in enumerate(words) if said]
 
 
 def _with_own_rivals(found: Swept) -> bool:
@@ -227,8 +230,9 @@ def sweep_note(found: Swept) -> str:
         sentences.append(f"{OWN_RIVAL}.")
     told = {(point["label"], str(point.get("trained_otherwise"))): point for point in _points(found)}
     sentences.append(trained_otherwise(list(told.values())))
-    apart = list(_told_apart(found))
-    sentences += [more_each_round(apart), unequal_ends(apart), *states_of_code(found), *of_one_class(found)]
+    sentences.append(more_each_round(_told_apart(found, "each_round")))
+    sentences.append(unequal_ends(_told_apart(found, "further", "ends_unequally")))
+    sentences += [*states_of_code(found), *_of_one_class(found)]
     for key, what in (("rounds", "rounds"), ("local_epochs", "local epochs")):
         effort = {point[key] for point in _points(found)} - {None}
         if len(effort) > 1 and key not in sweeping.names:

@@ -38,9 +38,10 @@ def percent(share: float | None) -> str:
     """A share as 25 %; none and all are said of these alone."""
     if share is None:
         return NONE
-    if 0 < share < 0.005:
+    told = f"{100 * share:.0f}"
+    if share > 0 and told == "0":
         return "< 1 %"
-    return "> 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
+    return "> 99 %" if share < 1 and told == "100" else f"{told} %"
 
 
 def duration(seconds: float | None) -> str:

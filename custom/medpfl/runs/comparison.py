@@ -307,7 +307,7 @@ def _require_place(runs: Sequence[tuple[str, RunConfig]], out: Path, kind: Kind)
         raise UserError(f"{out} holds a {other}, and a {kind} would write over its report.html; choose another --out")
     begun = any((out / name).is_dir() for name, _ in runs)
     if not begun and (out / f"{kind}.json").exists():
-        raise UserError(f"{out} holds another {kind}, of other runs; choose another --out")
+        raise UserError(f"{out} holds a {kind}, and none of its runs is one of these; choose another --out")
     if not begun and (taken := next((name for name in _tables(kind) if (out / name).exists()), None)):
         raise UserError(f"{out} is no {kind}'s folder, and one would write over its {taken}; choose another --out")
 

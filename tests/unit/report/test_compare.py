@@ -357,7 +357,7 @@ def test_what_stands_for_local_training_is_called_what_it_is(make_run, tmp_path)
     """The model that each site trained alone beside a run is no run of local training, and is not called one."""
     runs = [make_run("fedap", FEDAP[0], LOCAL[0]), make_run("fedavg", FEDAVG[0], LOCAL[0])]
     text = write_report(runs, tmp_path / "report.html").read_text().lower()
-    assert "; each run&#39;s own rival reaches 0.85" in text
+    assert "; its own rival reaches 0.85" in text
     assert "the dashed line the mean of each run&#39;s own rival" in text and "local training" not in text
     runs.append(make_run("local", LOCAL[0]))
     text = write_report(runs, tmp_path / "report.html").read_text()

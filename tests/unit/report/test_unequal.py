@@ -7,6 +7,7 @@ from accuracies import blended, one_class_at
 
 from medpfl.report.best_variant import advice
 from medpfl.report.compare_table import comparison_markdown, comparison_note, comparison_rows
+from medpfl.report.judged import TITLE
 from medpfl.report.page import write_report
 from medpfl.report.page_comparison import comparison_section
 from medpfl.report.page_sweep import sweep_section
@@ -60,16 +61,45 @@ def test_means_are_over_the_sites_that_all_have_a_test_of(make_run, tmp_path):
     assert "Means are over the sites that all" not in comparison_note(compare(runs[::2]))
 
 
+def test_what_sites_reach_alone_is_over_the_same_sites_too(make_run):
+    """FedBlend gains 30 points at the site that FedAvg has no test of, and loses 3 at each other."""
+    runs = []
+    for seed in range(2):
+        run = blended(make_run, {"a": 0.5, "b": 0.5, "c": 0.8}, 0.53, seed=seed)
+        run["reference"]["final"]["selected"]["sites"]["c"]["accuracy"] = 0.5
+        runs += [run, without(make_run("fedavg", {"a": 0.4, "b": 0.4, "c": 0.4}, seed=seed), "c")]
+    comparison = compare(runs)
+    [fedblend, _] = comparison["groups"]
+    assert fedblend["to_own_rival"]["mean"] == pytest.approx(-0.03) and fedblend["to_own_rival"]["pairs"] == 4
+    assert fedblend["to_own_rival"]["reaches"] == pytest.approx(0.53)
+    assert fedblend["judged"]["mean"] == pytest.approx(-0.03)
+    assert sum(fedblend["to_own_rival"]["verdicts"].values()) == 4
+    assert "Should a site take part? By these figures not" in " ".join(advice(comparison))
+    late = [runs[0], make_run("fedavg", {"a": 0.4, "b": 0.4, "c": 0.4}), *runs[2:]]
+    assert compare(late)["lacking"] == {"FedAvg": ["c in seed 1"]}
+
+
 def test_where_most_sites_have_one_class_no_accuracy_leads_a_comparison(make_run, tmp_path):
     runs = [one_class_at(run, "a", "b") for run in three(make_run, (0.4, 0.4, 0.4), (0.8, 0.8, 0.8))]
     told = "At 2 of 3 sites (a, b) all test cases are of one class: accuracy there says how often that class is said"
-    answer = advice(compare(runs))
-    assert answer[0] == "Should a site take part? That cannot be told here." and answer[1].startswith(told)
-    assert lead(runs, tmp_path).startswith("Should a site take part? That cannot be told here. At 2 of 3 sites")
-    assert told in comparison_markdown(compare(runs))
+    answer = "Should a site take part? No accuracy tells that here: at most sites all test cases are of one class."
+    assert advice(compare(runs)) == [answer]
+    assert lead(runs, tmp_path) == answer
+    table = comparison_markdown(compare(runs))
+    assert table.count(told) == 1 and TITLE not in table
     few = compare([one_class_at(run, "a") for run in three(make_run, (0.4, 0.4, 0.4), (0.8, 0.8, 0.8))])
     assert "By these figures yes" in " ".join(advice(few))
     assert "At 1 of 3 sites (a) all test cases are of one class" in comparison_note(few)
+
+
+def test_where_seeds_differ_in_that_sites_of_all_seeds_are_counted(make_run):
+    runs = three(make_run, (0.4, 0.4, 0.4), (0.8, 0.8, 0.8))
+    for seed, site in enumerate("ab"):
+        one_class_at(runs[2 * seed], site)
+        one_class_at(runs[2 * seed + 1], site)
+    comparison = compare(runs)
+    assert "By these figures yes" in " ".join(advice(comparison))
+    assert "At 2 of 9 sites of all seeds (a in seed 0, b in seed 1) all test cases" in comparison_note(comparison)
 
 
 def figures(runs):
@@ -84,6 +114,8 @@ def test_each_run_beside_its_own_rival_is_told_with_what_that_reaches(make_run):
     assert "trained alone beside the run (0.300 beside FedAvg, 0.840 beside FedBlend)." in note
     assert "Trained further" not in note
     assert "dashed line" not in figures(runs)
+    nothing_beside = [make_run("fedavg", {"a": 0.5, "b": 0.5})]
+    assert "dashed line" not in figures(nothing_beside)
     same = [plain, make_run("fedbn", {"a": 0.5, "b": 0.5}, local={"a": 0.3, "b": 0.3})]
     assert "trained alone beside the run (0.300)." in comparison_note(compare(same))
     assert "the dashed line the mean of each run's own rival" in figures(same)
@@ -102,6 +134,8 @@ def test_to_which_fedavg_is_told_where_there_are_two(make_run):
         "that is set most alike." in note
     )
     assert "To FedAvg" not in comparison_note(compare([runs[0], *runs[2:]]))
+    plain = make_run("fedprox", {"a": 0.4, "b": 0.4}, settings={"finetune_steps": 0})
+    assert "To FedAvg: to FedAvg, the run" in comparison_note(compare([runs[0], runs[1], plain]))
     alone = make_run("local", {"a": 0.35, "b": 0.35}, **longer)
     both = comparison_note(compare([*runs, alone]))
     assert (
@@ -128,14 +162,27 @@ def test_a_sweep_tells_unequal_effort_too(make_run):
     found = swept(Sweeping(("finetune_steps",), ((0,), (50,))), methods, at_each)
     note = sweep_note(found)
     assert "not as long: FedAvg at finetune_steps=50 by 50 steps, FedRep at finetune_steps=50 by 50 steps." in note
-    assert "local training is not: FedRep at finetune_steps=0 10 epochs, FedRep at finetune_steps=50 10 epochs." in note
+    assert "beside the local epochs, which local training is not: FedRep 10 epochs." in note
     assert "Runs were made with 2 states of medpfl's own code (0.2 000000000000, 0.2 111111111111)" in note
     for runs in at_each:
         for of in runs.values():
             one_class_at(of[0], "a", "b")
     found = swept(Sweeping(("finetune_steps",), ((0,), (50,))), methods, at_each)
-    assert sweep_section(found).lead.startswith("At 2 of 2 sites (a, b) all test cases are of one class")
-    assert "all test cases are of one class" in sweep_note(found)
+    assert sweep_section(found).lead == (
+        "At most sites all test cases are of one class at finetune_steps=0, finetune_steps=50: no accuracy is told of "
+        "these. One seed: small differences may be chance."
+    )
+    assert sweep_note(found).count("At 2 of 2 sites (a, b) all test cases are of one class") == 1
+
+
+def test_a_swept_value_where_most_sites_have_one_class_leaves_the_others_to_be_told(make_run):
+    at_each = [{0: [make_run("fedavg", {"a": accuracy, "b": accuracy})]} for accuracy in (0.9, 0.5, 0.6)]
+    one_class_at(at_each[0][0][0], "a", "b")
+    found = swept(Sweeping(("partition",), (("x",), ("y",), ("z",))), [("FedAvg", "fedavg")], at_each)
+    lead = sweep_section(found).lead
+    assert "FedAvg: from 0.500 at partition=y to 0.600 at partition=z." in lead
+    assert "of one class at partition=x: no accuracy is told of these." in lead
+    assert "partition=x: At 2 of 2 sites (a, b)" in sweep_note(found)
 
 
 def test_a_share_that_is_neither_none_nor_all_is_not_told_as_such(make_run):
