@@ -186,6 +186,8 @@ def _upright_size(labels: Tensor, shape: tuple[int, int], fit: str) -> Tensor:
     if fit != "pad":
         return _unsquared(labels, shape, fit)
     left, top, width, height = place_in_square(shape[1], shape[0], labels.shape[-1])
+    if not (width and height):  # too thin a picture for any of its pixels to be seen
+        return torch.zeros(len(labels), *shape, dtype=torch.uint8)
     shown = labels[:, None, top : top + height, left : left + width]
     return interpolate(shown.float(), shape, mode="nearest-exact")[:, 0].to(torch.uint8)
 

@@ -46,20 +46,19 @@ def two_names(samples: Sequence[Sample], ids: Sequence[str], lines: Sequence[str
         ids: each one's PatientID, empty where there is none.
         lines: where the table has each.
     """
-    of_id: dict[str, dict[tuple[str, Part | None], Placed]] = {}
+    of_id: dict[str, dict[tuple[Part | None, str], Placed]] = {}
     for sample, ident, where in zip(samples, ids, lines, strict=True):
         if ident:
-            of_id.setdefault(person(ident), {}).setdefault((person(sample.patient), sample.split), (sample, where))
+            placed, key = of_id.setdefault(person(ident), {}), (sample.split, person(sample.patient))
+            if key not in placed and sum(split == sample.split for split, _ in placed) < 2:  # two names say it
+                placed[key] = sample, where
     together, apart = [], []
     for placed in of_id.values() if len(of_id) > 1 else ():
-        pairs = [
-            pair
-            for pair in combinations(placed.values(), 2)
-            if person(pair[0][0].patient) != person(pair[1][0].patient)
-        ]
-        divided = [pair for pair in pairs if pair[0][0].split != pair[1][0].split]
+        pairs = [pair for pair in combinations(placed, 2) if pair[0][1] != pair[1][1]]
+        divided = [pair for pair in pairs if pair[0][0] != pair[1][0]]
         if pairs:
-            (apart if divided else together).append((divided or pairs)[0])
+            one, other = (divided or pairs)[0]
+            (apart if divided else together).append((placed[one], placed[other]))
     remedy = "if they are one person, call it the same, so that it is in one part"
     return [f"{words}: {remedy}" for pairs in (apart, together) for words in _first(pairs)]
 

@@ -7,7 +7,8 @@ import re
 _FORMULA = re.compile(r"'*[=+\-@\t]")
 _LINES = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 """Where a cell's text begins a new line."""
-_WHOLE = re.compile(r"([+-]?[0-9]+)[.,]0+")
+_WHOLE = re.compile(r"([+-]?[0-9]+)[.,](?!000$)0+")
+"""Three zeros rather stand for thousands."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.IGNORECASE)
 
 

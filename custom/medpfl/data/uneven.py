@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,7 +111,9 @@ def require_test_cases(described: Mapping[str, Any], config: RunConfig) -> None:
             each = f"by --data-arg patient={whose} each site has one patient, who trains"
             remedy = f"{each}: more patients are needed, or fewer --sites"
         else:
-            remedy = "each site has one patient, who trains: --data-arg patient=... says whose a file is"
+            remedy = "each site has one patient, who trains: more patients are needed, or fewer --sites"
+            if Path(config.data).suffix.lower() != ".npz":
+                remedy += "; --data-arg patient=... says whose a file is"
     elif all(site.get("patients") in (1, 2) for site in sites):
         remedy = "each site has one or two patients, who train: more patients are needed"
     elif all(site["train"] == 1 for site in sites):

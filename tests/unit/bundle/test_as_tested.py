@@ -96,6 +96,11 @@ def test_a_thin_picture_fills_the_rows_that_it_has_in_the_square():
     assert _upright_size(square, (20, 1000), "pad").all()
 
 
+def test_a_picture_too_thin_to_be_seen_has_no_mask():
+    assert place_in_square(4000, 12, 128)[3] == 0
+    assert not _upright_size(torch.ones(1, 128, 128, dtype=torch.uint8), (12, 4000), "pad").any()
+
+
 @pytest.mark.parametrize(("unit", "said"), [("micron", "measured in micrometres"), ("meter", "measured in metres")])
 def test_a_volume_that_training_refuses_is_left_out(tmp_path, unit, said):
     scan(tmp_path, (12, 12, 10), (1, 1, 2), unit)

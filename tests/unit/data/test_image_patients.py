@@ -1,6 +1,7 @@
 """An npz file that says whose its images are: each patient's at one site and in one part, and counted as a patient."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -88,12 +89,19 @@ def test_simulated_sites_share_no_patient(write, partition):
 
 
 def test_simulated_sites_have_the_files_parts(write):
-    source = simulated(write(change=names("patients", APART)), official=True)
+    sites = names("sites", APART % 3)
+    with pytest.raises(
+        UserError, match=r"--official: .*mine\.npz says whose the images are, and --partition iid draws"
+    ):
+        simulated(write(change=names("patients", APART) | sites), official=True).prepare()
+    source = simulated(write(change=names("patients", APART) | sites), "natural", official=True)
     for code, part in enumerate(PARTS):
         rows = np.concatenate([getattr(site, part) for site in source.partition.sites])
         assert set(source.dataset.split[rows]) <= {code}
-    with pytest.raises(UserError, match=r"mine\.npz: patient \d+ is in"):
-        simulated(write(change=names("patients", ACROSS)), official=True).prepare()
+    with pytest.raises(UserError, match=r"mine\.npz: patient \S+ is in"):
+        simulated(
+            write(change=names("patients", ACROSS) | names("sites", ACROSS % 3)), "natural", official=True
+        ).prepare()
 
 
 def test_no_patient_is_half_set_aside(write):
@@ -118,6 +126,15 @@ def test_a_partition_that_would_part_a_patient_is_refused(write, tmp_path):
     file.write_text(json.dumps({"site-1": {"train": [0, 1]}, "site-2": {"train": [2], "test": [18, 3]}}))
     with pytest.raises(UserError, match=r"by-hand\.json: patient 1 of .*mine\.npz is in train and test"):
         make_partition(dataset, f"file:{file}")
+    whole = make_partition(dataset, "iid", 2, holdout=0.2)
+    whole.save(tmp_path / "drawn.json")
+    assert len(make_partition(dataset, f"file:{tmp_path / 'drawn.json'}").holdout) == len(whole.holdout)
+    drawn = json.loads((tmp_path / "drawn.json").read_text())
+    twin = next(row for row in range(51) if row % 17 == whole.sites[0].train[0] % 17 and row != whole.sites[0].train[0])
+    drawn["sites"]["site-1"]["train"].remove(twin)
+    (tmp_path / "drawn.json").write_text(json.dumps(drawn | {"holdout": [twin]}))
+    with pytest.raises(UserError, match=r"patient \d+ of .*mine\.npz is in train and holdout"):
+        make_partition(dataset, f"file:{tmp_path / 'drawn.json'}")
     file.write_text(json.dumps({"site-1": {"train": [0, 17]}, "site-2": {"train": [2], "test": [3]}}))
     assert len(make_partition(dataset, f"file:{file}").sites) == 2
 
@@ -135,9 +152,44 @@ def test_names_are_of_all_images_or_none(write, change, message):
         load(write(change=names("patients", APART) | change))
 
 
+@pytest.mark.parametrize("nobody", ["", "nan", "?"])
+def test_nobody_is_no_patient(write, nobody):
+    whose = [nobody if k % 3 else str(k) for k in range(51)]
+    with pytest.raises(
+        UserError, match=rf"mine\.npz: 34 images are of the patient '{re.escape(nobody)}', who is nobody"
+    ):
+        load(write(change=names("patients", whose)))
+
+
+def test_one_person_at_two_hospitals_is_told_and_refused_in_two_parts(write, caplog):
+    """By the file's parts the patients 0 to 3 train at x and are tested at y."""
+    whose = np.concatenate([np.arange(39) // 3, np.arange(12) // 3])
+    file = write(change=names("patients", whose) | names("sites", np.where(np.arange(51) < 39, "x", "y")))
+    simulated(file, "natural", sites=2).prepare()
+    assert "patient 0 (and 3 more like it) is in x and in y: is it the same person?" in caplog.text
+    with pytest.raises(UserError, match=r"patient 0 \(and 3 more like it\) is in train of x and in test of y"):
+        simulated(file, "natural", sites=2, official=True).prepare()
+    said = [f.message for f in check_npz(str(file), {})]
+    assert any("patient 0 (and 3 more like it) is in more than one of the file's parts" in line for line in said)
+
+
+def test_a_file_of_one_patient_is_an_error_of_the_check(write):
+    found = [(f.level, f.message) for f in check_npz(str(write(change=names("patients", np.zeros(51, int)))), {})]
+    assert ("error", "mine: all images are of one patient: none is left to test on") in found
+
+
+def test_patients_who_are_too_many_to_be_set_aside_stay_and_others_are_taken(write):
+    whose = np.concatenate([np.zeros(30, int), np.arange(1, 22)])
+    dataset = load(write(change=names("patients", whose)))
+    for seed in range(5):
+        holdout = make_partition(dataset, "iid", 2, seed=seed, holdout=0.2).holdout
+        assert len(holdout) == 10 and 0 not in whose[holdout]
+
+
 def test_a_part_without_images_needs_no_names(write):
-    change = names("patients", APART) | {"val_patients": None}
-    assert len(load(write(val=0, change=change)).patients) == 42
+    for none in (None, np.array([])):
+        change = names("patients", APART) | {"val_patients": none}
+        assert len(load(write(val=0, change=change)).patients) == 42
 
 
 def test_a_check_says_how_many_patients_there_are(write):

@@ -77,7 +77,7 @@ def test_check_says_where_one_centre_or_one_row_does_not_say_whose_pictures_are(
 def test_grades_with_the_decimals_of_a_spreadsheet_are_refused_by_their_line(tmp_path):
     root = write_table(tmp_path / "eyes", [f"{n}.png;{n % 2},0" for n in range(4)], "picture;label", files=False)
     (told,) = [f.message for f in check(root) if f.level == "error"]
-    assert "line 2: label '0,0': its decimals are a spreadsheet's: write 0" in told and "3 more like it" in told
+    assert "line 2: label '0,0': write 0, without decimals" in told and "3 more like it" in told
 
 
 def test_a_class_may_be_called_na_if_it_is_named(tmp_path):

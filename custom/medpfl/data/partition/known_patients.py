@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 
@@ -55,6 +56,14 @@ def images_of(dataset: ImageDataset, rows: np.ndarray, official: bool) -> list[I
     ]
 
 
+def by_hospital(dataset: ImageDataset, official: bool) -> dict[str, list[Image]]:
+    """The same of all images by the site that each is from, with the names that patients have there."""
+    sites: dict[str, list[Image]] = {}
+    for image in images_of(dataset, np.arange(len(dataset)), official):
+        sites.setdefault(image.centre, []).append(replace(image, patient=str(dataset.patients[image.row])))
+    return sites
+
+
 def split_known(
     dataset: ImageDataset,
     images: Sequence[Image],
@@ -87,6 +96,9 @@ def draw_known(
 ) -> list[SiteIndices]:
     """Draws which patients are at which site, or takes the file's own sites, and divides each site's by patient.
 
+    Raises:
+        UserError: the file's own parts are to be kept where sites are drawn: of few patients a site would have no test.
+
     Args:
         dataset: one that says whose the images are.
         spec: a kind that :func:`medpfl.data.partition.draw.draw` takes.
@@ -97,6 +109,11 @@ def draw_known(
         official: keep the file's own parts.
         without: images to leave out.
     """
+    if official and spec.kind != "natural":
+        raise UserError(
+            f"--official: {dataset.source} says whose the images are, and --partition {spec} draws patients whatever "
+            "their part: leave --official out, or take natural"
+        )
     images = images_of(dataset, np.setdiff1d(np.arange(len(dataset)), without), official)
     names = [f"site-{number}" for number in range(1, sites + 1)]
     if spec.kind == "natural":
@@ -108,21 +125,24 @@ def draw_known(
 
 
 def set_aside_known(dataset: ImageDataset, source: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """At most so many of some images, all that there are of patients drawn at random."""
+    """At most so many of some images, all that there are of patients drawn at random; whose are too many stay."""
     names, whose = np.unique(dataset.people, return_inverse=True)
     among = np.unique(whose[source])
     order = np.random.default_rng(derive_seed(seed, "holdout")).permutation(among)
-    numbers = np.bincount(whose, minlength=len(names))[order]
-    return np.flatnonzero(np.isin(whose, order[np.cumsum(numbers) <= size]))
+    numbers, taken, room = np.bincount(whose, minlength=len(names)), [], size
+    for patient in order.tolist():
+        if numbers[patient] <= room:
+            taken.append(patient)
+            room -= numbers[patient]
+    return np.flatnonzero(np.isin(whose, taken))
 
 
 def require_apart(dataset: ImageDataset, partition: Partition, path: str) -> None:
     """UserError if a partition that is taken as it is has a patient in two parts, at one site or at two."""
-    of_part: dict[str, np.ndarray] = {}
-    for part in PARTS:
-        of_part[part] = np.concatenate([getattr(site, part) for site in partition.sites])
-    for one, other in (("train", "test"), ("train", "validation"), ("validation", "test")):
-        if both := set(dataset.people[of_part[one]]) & set(dataset.people[of_part[other]]):
+    of_part = {part: np.concatenate([getattr(site, part) for site in partition.sites]) for part in PARTS}
+    people = {part: {*dataset.people[rows]} for part, rows in {**of_part, "holdout": partition.holdout}.items()}
+    for one, other in combinations(people, 2):
+        if both := people[one] & people[other]:
             raise UserError(
                 f"{path}: patient {min(both)} of {dataset.source} is in {one} and {other}: all that is of one patient "
                 "must be in one part"

@@ -65,7 +65,13 @@ def test_decimals_of_a_spreadsheet_make_no_class(rows, head, cell, write):
     found = rows(f"picture;{head}\na.png;{cell}\nb.png;2\n")
     assert [row.named for row in found.rows] == [["2"]] and found.refused == ["a.png"]
     (told,) = found.problems
-    assert f"line 2: label '{cell}': its decimals are a spreadsheet's: write {write}; if a class is called so" in told
+    said = f"line 2: label '{cell}': write {write}, without decimals, which programs give to numbers; if a class is"
+    assert said in told
+
+
+@pytest.mark.parametrize("cell", ["1,000", "2.000", "1.5"])
+def test_thousands_and_parts_are_no_spreadsheets_decimals(rows, cell):
+    assert not rows(f"picture;label\na.png;{cell}\n").problems
 
 
 @pytest.mark.parametrize("cell", ["-1,0", "-1.0"])

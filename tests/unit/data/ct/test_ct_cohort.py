@@ -85,7 +85,7 @@ def centre(tmp_path_factory):
         (
             ["s0,0", "s1,1.0"],
             "series,label",
-            r"line 3: label '1.0': its decimals are a spreadsheet's: write 1",
+            r"line 3: label '1.0': write 1, without decimals",
         ),
         (["s0,0", "s1,1", "s0,0"], "series,label", "line 4: s0 is there a second time, first in .*line 2"),
         (["s0,0", "s1,"], "series,label", "line 3: label is empty"),

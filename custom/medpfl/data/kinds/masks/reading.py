@@ -195,7 +195,8 @@ def require_background_first(names: Sequence[str], where: object) -> None:
         names: of the classes.
         where: they are said, for the message.
     """
-    if wrong := next((name for name in names[1:] if name.strip().casefold() in _BACKGROUND), None):
+    called = [name.strip().casefold() in _BACKGROUND for name in names]
+    if not any(called[:1]) and (wrong := next((name for name, so in zip(names, called, strict=True) if so), None)):
         raise UserError(
             f"{where}: {wrong} is a class after the first, {names[0]}; the first is the background, which is 0 in a "
             f"mask: put {wrong} first, or call it otherwise"

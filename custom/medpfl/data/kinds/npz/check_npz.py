@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,14 +11,15 @@ import numpy as np
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.numbers_in_words import by
-from medpfl.core.site_data import PARTS
+from medpfl.core.site_data import PARTS, Part
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.finding import Finding
+from medpfl.data.kinds.folders.patient_pattern import level_of_one
 from medpfl.data.kinds.npz.catalog import find
 from medpfl.data.kinds.npz.medmnist import known_set, official_md5
 from medpfl.data.kinds.npz.npz_file import channels_first, load
-from medpfl.data.partition.known_patients import Image, images_of
-from medpfl.data.patients import count_people, in_numbers, no_validation, split_patients
+from medpfl.data.partition.known_patients import by_hospital
+from medpfl.data.patients import count_people, in_numbers, no_validation, person, split_patients
 from medpfl.data.people import people, some
 from medpfl.data.uneven import of_a_site
 
@@ -154,16 +154,17 @@ def _patients(dataset: ImageDataset) -> list[Finding]:
     """Whose the images are, and how each site's are divided by patient."""
     if dataset.patients is None:
         return [Finding("note", _PATIENTS if known_set(dataset.name) else f"{_PATIENTS}; {_WHOSE}")]
-    sites: dict[str, list[Image]] = {}
-    for image in images_of(dataset, np.arange(len(dataset)), official=False):
-        sites.setdefault(image.centre, []).append(replace(image, patient=str(dataset.patients[image.row])))
+    sites = by_hospital(dataset, official=False)
     findings = people(sites)
+    alone = level_of_one(sites.values())
     if meeting := _in_two_parts(dataset):
         whose = some("patient", meeting)
         findings.append(
             Finding("note", f"{whose} in more than one of the file's parts: --official, which keeps them, is refused")
         )
     for name, images in sorted(sites.items()):
+        if count_people(images) == 1 < len(images):
+            findings.append(Finding(alone, f"{name}: all images are of one patient: none is left to test on"))
         number, parts = count_people(images), split_patients(images, _FRACTIONS, 1.0, 0, name)
         whose, by = f"{number:,} patient{'s' * (number != 1)}", "the default split"
         findings.append(Finding("ok", f"{name}: {len(images):,} images of {whose}; by {by} {in_numbers(parts)}"))
@@ -172,10 +173,12 @@ def _patients(dataset: ImageDataset) -> list[Finding]:
 
 
 def _in_two_parts(dataset: ImageDataset) -> list[str]:
-    """Patients who are in more than one of the file's own parts, by name."""
-    pairs = np.unique(np.stack([dataset.people, dataset.split.astype(str)], 1), axis=0)
-    names, parts = np.unique(pairs[:, 0], return_counts=True)
-    return names[parts > 1].tolist()
+    """Patients who are in more than one of the file's own parts, at one site or at two, by name."""
+    parts: dict[str, set[Part | None]] = {}
+    for images in by_hospital(dataset, official=True).values():
+        for image in images:
+            parts.setdefault(person(image.patient), set()).add(image.split)
+    return [name for name, of in parts.items() if len(of) > 1]
 
 
 def _checksum(dataset: ImageDataset) -> Finding:

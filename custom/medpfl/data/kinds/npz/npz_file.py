@@ -24,6 +24,7 @@ from medpfl.core.numbers_in_words import by
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.files import composed
 from medpfl.data.kinds.npz.medmnist import known_set
+from medpfl.data.kinds.scans.label_columns import NO_LABEL
 
 _PARTS = ("train", "val", "test")
 _OTHERS = {
@@ -213,7 +214,13 @@ def names_of_parts(
         return None
     if missing := [key for key in keys if key not in present]:
         raise UserError(f"{path}: has {there[0]}, but no {', '.join(missing)}")
-    return np.concatenate([require_names(path, key, read(key), number) for key, number in keys.items()])
+    names = np.concatenate([require_names(path, key, read(key), number) for key, number in keys.items()])
+    if what == "patients" and (nobody := [name for name in names.tolist() if name.lower() in NO_LABEL]):
+        raise UserError(
+            f"{path}: {len(nobody):,} images are of the patient {nobody[0]!r}, who is nobody: give each whose patient "
+            "is not known a name of its own"
+        )
+    return names
 
 
 def _kind(array: np.ndarray) -> str:
@@ -297,6 +304,8 @@ def padded_edge(data_args: Mapping[str, Any], size: int) -> int:
 
 def require_names(path: Path, key: str, found: np.ndarray, number: int) -> np.ndarray:
     """Names, from text or whole numbers, one for each of so many; UserError for anything else."""
+    if not number and not found.size:  # numpy's empty arrays are of floats
+        return np.empty(0, dtype=str)
     if found.shape != (number,) or found.dtype.kind not in "iuU":
         raise UserError(f"{path}: {key} is {_kind(found)} {by(found.shape)}; text or integers, ({number},), are needed")
     names, rows = np.unique(found.astype(str), return_inverse=True)

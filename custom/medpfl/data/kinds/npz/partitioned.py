@@ -17,11 +17,14 @@ from medpfl.core.errors import UserError
 from medpfl.core.gathered import gathered
 from medpfl.core.site_data import PARTS, ImageTensors, Part, SiteData, padded, scale
 from medpfl.data.dataset import ImageDataset
+from medpfl.data.finding import heed
 from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds.npz.catalog import find, open_dataset
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
 from medpfl.data.kinds.npz.npz_file import number_of_images, padded_edge
+from medpfl.data.partition.known_patients import by_hospital
 from medpfl.data.partition.make import Partition, make_partition
+from medpfl.data.people import people
 from medpfl.data.split import SiteIndices, rows_to_pretrain_on
 from medpfl.data.uneven import JUDGED, judged_classes
 
@@ -78,6 +81,8 @@ class PartitionedImages:
 
     def prepare(self) -> None:
         """See :class:`medpfl.data.source.DataSource`."""
+        if self.dataset.patients is not None and self.dataset.site_ids is not None:
+            heed(people(by_hospital(self.dataset, self.config.official)), f"{self.dataset.source}: ")
         _ = self.partition
         if self.dataset.site_ids is not None and self.config.partition != "natural":
             logger.warning(

@@ -24,7 +24,7 @@ from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds.folders.picture_file import Reading
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
 from medpfl.data.kinds.npz.npz_file import channels_first, load, number_of_images, padded_edge
-from medpfl.data.partition.known_patients import images_of, split_known
+from medpfl.data.partition.known_patients import Image, images_of, split_known
 from medpfl.data.split import SiteIndices, official_parts, split_own
 
 if TYPE_CHECKING:
@@ -150,11 +150,15 @@ class OwnImages:
         """See :func:`medpfl.data.source.number_of_values`: of the whole file."""
         return number_of_images(self._own) * self.look.channels * self.look.edge**2
 
+    @cached_property
+    def _images(self) -> list[Image]:
+        """Whose all images are."""
+        return images_of(self.dataset, np.arange(len(self.dataset)), self.config.official)
+
     def _parts(self, name: str) -> SiteIndices:
         c = self.config
         if self.dataset.patients is not None:
-            images = images_of(self.dataset, np.arange(len(self.dataset)), c.official)
-            return split_known(self.dataset, images, name, c.fractions, c.train_fraction, c.seed)
+            return split_known(self.dataset, self._images, name, c.fractions, c.train_fraction, c.seed)
         if c.official:
             return official_parts(name, np.asarray(self.dataset.split), c.train_fraction, c.seed)
         return split_own(name, len(self.dataset), c.fractions, c.train_fraction, c.seed)

@@ -243,7 +243,7 @@ def _no_class(label: str, classes: Sequence[str]) -> str | None:
     if label.lower() in NO_LABEL or (whole.startswith("-") and is_number(whole[1:])):
         return f"label {label!r} is no class: give one, or take the row out; {named_so}"
     if whole != label:
-        return f"label {label!r}: its decimals are a spreadsheet's: write {whole}; {named_so}"
+        return f"label {label!r}: write {whole}, without decimals, which programs give to numbers; {named_so}"
     if is_nifti(label) or other_volume(label):
         return f"label {label!r} is a file, as for segmentation; here a scan has one class"
     return None

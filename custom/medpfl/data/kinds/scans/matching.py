@@ -120,7 +120,7 @@ def examine(manifest: Manifest, name: str, modality: Modality, progress: Progres
     _patients(reading, rows.rows, unnamed)
     _two_labels(reading, manifest)
     if centre.labels:
-        found = unread_columns(source, Columns.what)
+        found = [] if source.suffix.lower() == ".json" else unread_columns(source, Columns.what)
         reading.warnings += [f.message for f in found if f.level == "warning"]
         reading.notes += [f.message for f in found if f.level == "note"]
         reading.warnings += _unlabelled(base, whole, {*used, *_named(refused, base, centre, whole)}, modality)
