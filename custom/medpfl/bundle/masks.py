@@ -182,7 +182,7 @@ def _picture_size(file: Path) -> tuple[int, int]:
 
 
 def _upright_size(labels: Tensor, shape: tuple[int, int], fit: str) -> Tensor:
-    """The same of a picture, which is first made smaller and then padded, to whole pixels of the square."""
+    """Square labels (k, S, S) as the pictures were, (k, H, W): those are made smaller first, then padded."""
     if fit != "pad":
         return _unsquared(labels, shape, fit)
     left, top, width, height = place_in_square(shape[1], shape[0], labels.shape[-1])

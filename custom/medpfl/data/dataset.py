@@ -130,5 +130,9 @@ class ImageDataset:
 
         if self.people is None:
             return {}
-        whose = torch.from_numpy(np.unique(self.people, return_inverse=True)[1]).long()
-        return {part: whose[torch.from_numpy(chosen)].to(device) for part, chosen in rows.items()}
+        return {part: torch.from_numpy(self._numbers[chosen]).long().to(device) for part, chosen in rows.items()}
+
+    @cached_property
+    def _numbers(self) -> np.ndarray:
+        """(n,) a number for each of :attr:`people`."""
+        return np.unique(self.people, return_inverse=True)[1]

@@ -126,9 +126,7 @@ def _over_the_same_sites(groups: Groups) -> tuple[Groups, dict[str, list[str]]]:
     }
 
 
-def _summarise(
-    label: str, groups: dict[str, dict[Any, Results]], every: Scores, measures: Sequence[Measure]
-) -> dict[str, Any]:
+def _summarise(label: str, groups: Groups, every: Scores, measures: Sequence[Measure]) -> dict[str, Any]:
     by_seed, scores = groups[label], every[label]
     runs = list(by_seed.values())
     algorithm = runs[0]["algorithm"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -42,7 +42,11 @@ class Image:
 
 def images_of(dataset: ImageDataset, rows: np.ndarray, official: bool) -> list[Image]:
     """Some images of a data set that says whose they are, in its own parts where ``official``."""
-    sites, whose, strata = dataset.site_ids, dataset.whose, dataset.strata
+    return _images(dataset, rows, official, dataset.whose)
+
+
+def _images(dataset: ImageDataset, rows: np.ndarray, official: bool, whose: np.ndarray) -> list[Image]:
+    sites, strata = dataset.site_ids, dataset.strata
     return [
         Image(
             centre=dataset.name if sites is None else str(sites[row]),
@@ -59,8 +63,8 @@ def images_of(dataset: ImageDataset, rows: np.ndarray, official: bool) -> list[I
 def by_hospital(dataset: ImageDataset, official: bool) -> dict[str, list[Image]]:
     """The same of all images by the site that each is from, with the names that patients have there."""
     sites: dict[str, list[Image]] = {}
-    for image in images_of(dataset, np.arange(len(dataset)), official):
-        sites.setdefault(image.centre, []).append(replace(image, patient=str(dataset.patients[image.row])))
+    for image in _images(dataset, np.arange(len(dataset)), official, dataset.patients):
+        sites.setdefault(image.centre, []).append(image)
     return sites
 
 

@@ -193,7 +193,7 @@ def _by_tables(root: Path, found: dict[str, Path], classes: Sequence[str], patie
     for centre, rows in labelled.items():
         folder, pictures, ids = found[centre].parent, [], []
         for (file, target, row), stratum in zip(rows, strata([of for _, of, _ in rows], len(names)), strict=True):
-            ids.append("" if patient else people[file] if file in people else (is_dicom(file) and person(file)) or "")
+            ids.append("" if patient else _patient_id(file, people))
             said = row.patient or (patient_in(file, patient) if patient else ids[-1])
             known = known or bool(said)
             ident = file.relative_to(folder).as_posix()
@@ -210,6 +210,11 @@ def _by_tables(root: Path, found: dict[str, Path], classes: Sequence[str], patie
         images = "pictures and DICOM images are" if any(file in people for file in rest) else "pictures are"
         unread = (*unread, f"{len(rest):,} {images} in no row of a table and are not read, {rest[0]} first")
     return Layout(root, names, centres, (), known, unread, several)
+
+
+def _patient_id(file: Path, people: Mapping[Path, str]) -> str:
+    """Of a DICOM file, whatever its name ends with; empty of others, and where it does not say."""
+    return people[file] if file in people else (is_dicom(file) and person(file)) or ""
 
 
 def _is_one_centre(root: Path, paths: Sequence[Path], classes: Sequence[str]) -> bool:
