@@ -1,4 +1,4 @@
-"""Cells of tables that are filled in with a spreadsheet program, which runs what begins as a formula."""
+"""Tables that are filled in with a spreadsheet program, which runs what begins as a formula."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import re
 _FORMULA = re.compile(r"'*[=+\-@\t]")
 _LINES = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 """Where a cell's text begins a new line."""
+_TEXT = re.compile(r'="(.*)"')
+"""How a program is told not to make a number of a cell, which would lose zeros at its beginning."""
 _WHOLE = re.compile(r"([+-]?[0-9]+)[.,](?!000$)0+")
 """Three zeros rather stand for thousands."""
+_SEPARATOR = re.compile(r'"?sep=([,;\t|])"?[,;\t]*[\r\n]*', re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.IGNORECASE)
 
 
@@ -23,9 +26,22 @@ def as_text(cell: str) -> str:
     return f"'{cell}" if _FORMULA.match(cell) and not _NUMBER.fullmatch(cell) else cell
 
 
-def without_apostrophe(cell: str) -> str:
-    """What :func:`as_text` made a cell of."""
-    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+def meant(cell: str) -> str:
+    """What a cell in one line says: what :func:`as_text` made it of, and the text of a formula that is only a text.
+
+    >>> meant("'=1+1"), meant('="0012"')
+    ('=1+1', '0012')
+    """
+    if cell.startswith("'") and _FORMULA.match(cell):
+        return cell[1:]
+    text = _TEXT.fullmatch(cell)
+    return text[1] if text else cell
+
+
+def told_separator(line: str) -> str | None:
+    """What divides a table's columns, where its first line says just that, as Excel writes and reads it: ``sep=;``."""
+    found = _SEPARATOR.fullmatch(line)
+    return found[1] if found else None
 
 
 def whole_number(cell: str) -> str:

@@ -20,7 +20,9 @@ def read(tmp_path, text, name="sites.csv"):
     return read_counts(file).sites
 
 
-@pytest.mark.parametrize("text", [GOOD, GOOD.replace(",", ";"), GOOD.replace(",", "\t"), "\ufeff" + GOOD, "\n" + GOOD])
+@pytest.mark.parametrize(
+    "text", [GOOD, GOOD.replace(",", ";"), GOOD.replace(",", "\t"), "\ufeff" + GOOD, "\n" + GOOD, "sep=,\n" + GOOD]
+)
 def test_csv(tmp_path, text):
     assert read(tmp_path, text) == READ
 

@@ -12,10 +12,12 @@ from medpfl.core.errors import UserError
 from medpfl.core.seeding import derive_seed
 from medpfl.core.site_data import PARTS, Part
 from medpfl.data.dataset import ImageDataset
+from medpfl.data.finding import Finding
 from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.partition.partition_file import Partition
 from medpfl.data.partition.spec import PartitionSpec
 from medpfl.data.patients import split_patients
+from medpfl.data.people import meeting, some
 from medpfl.data.split import SiteIndices
 
 
@@ -151,3 +153,19 @@ def require_apart(dataset: ImageDataset, partition: Partition, path: str) -> Non
                 f"{path}: patient {min(both)} of {dataset.source} is in {one} and {other}: all that is of one patient "
                 "must be in one part"
             )
+
+
+def at_two_sites(dataset: ImageDataset, partition: Partition) -> list[Finding]:
+    """A warning if a patient is at two sites of a partition, which only one from a file may have."""
+    of_site = {
+        site.name: {*dataset.people[np.concatenate([getattr(site, part) for part in PARTS])]}
+        for site in partition.sites
+    }
+    pairs = meeting(of_site)
+    if not pairs:
+        return []
+    one, other = pairs[0]
+    both = sorted(set().union(*(of_site[a] & of_site[b] for a, b in pairs)))
+    first = min(of_site[one] & of_site[other])
+    whose = some("patient", [first, *(name for name in both if name != first)])
+    return [Finding("warning", f"{partition.spec}: {whose} at two sites or more, {first} at {one} and {other}")]

@@ -200,6 +200,29 @@ def test_accents_in_two_ways_are_one_name(tmp_path):
     assert any("1 patient, 3 scans" in words for words in _words(tmp_path, "ok"))
 
 
+def test_a_table_of_a_spreadsheet_program_is_read_as_it_was_meant(tmp_path):
+    for n in range(4):
+        write_nifti(tmp_path / f"{n}.nii", chest(seed=n))
+    parts = ('="007";Training', '"=""7""";VAL', '="007";train', '="008";testing')
+    _table(
+        tmp_path, ["series;label;patient;split", *(f"{n}.nii;{n % 2};{part}" for n, part in enumerate(parts))], "sep=;"
+    )
+    read = read_rows(tmp_path / "labels.csv", Columns())
+    assert [(row.patient, row.split) for row in read.rows] == [
+        ("007", "train"), ("7", "validation"), ("007", "train"), ("008", "test")
+    ]  # fmt: skip
+    assert read.rows[0].where.endswith("labels.csv, line 3")
+    assert _words(tmp_path) == []
+
+
+@pytest.mark.parametrize("first, divided", [("sep=,", ","), ('"sep=;"', ";"), ("SEP=\t", "\t"), ("sep=;;;", ";")])
+def test_a_first_line_may_say_what_divides_columns(tmp_path, first, divided):
+    for n in range(2):
+        write_nifti(tmp_path / f"{n}.nii", chest(seed=n))
+    _table(tmp_path, [divided.join(row) for row in (("series", "label"), ("0.nii", "ill"), ("1.nii", "well"))], first)
+    assert _words(tmp_path) == []
+
+
 def test_a_check_refuses_one_person_in_two_parts_by_two_ways_to_write_the_name(tmp_path):
     for n in range(4):
         write_nifti(tmp_path / f"{n}.nii", chest(seed=n))

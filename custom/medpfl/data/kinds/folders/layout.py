@@ -26,10 +26,9 @@ from medpfl.data.kinds.folders.table import misnamed, read_tables, tables
 from medpfl.data.kinds.folders.xray import holds_xrays, is_dicom, person
 from medpfl.data.kinds.scans.label_columns import several_labels
 from medpfl.data.labels import Target, counts, strata
+from medpfl.data.part_words import PART_WORDS
 from medpfl.data.patient_ids import named_as_others, two_names
 from medpfl.data.places import is_path, looked_in, places
-
-_PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
 
 @dataclass(frozen=True)
@@ -238,7 +237,7 @@ def _class_names(root: Path, paths: Sequence[Path], depth: int, named: Sequence[
     where = {composed(path.parts[depth]): Path(*path.parts[: depth + 1]) for path in reversed(paths)}
     for level in range(depth + 1):
         folders = {path.parts[level] for path in paths}
-        if len(folders) > 1 and {name.lower() for name in folders} <= _PARTS:
+        if len(folders) > 1 and {name.lower() for name in folders} <= set(PART_WORDS):
             raise UserError(
                 f"{root}: {', '.join(sorted(folders))} are parts, not {'classes' if level == depth else 'centres'}: "
                 "put a class's pictures of all parts into one folder; --fractions divides them"

@@ -22,7 +22,7 @@ from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds.npz.catalog import find, open_dataset
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
 from medpfl.data.kinds.npz.npz_file import number_of_images, padded_edge
-from medpfl.data.partition.known_patients import by_hospital
+from medpfl.data.partition.known_patients import at_two_sites, by_hospital
 from medpfl.data.partition.make import Partition, make_partition
 from medpfl.data.people import people
 from medpfl.data.split import SiteIndices, rows_to_pretrain_on
@@ -83,6 +83,8 @@ class PartitionedImages:
         """See :class:`medpfl.data.source.DataSource`."""
         if self.dataset.patients is not None and self.dataset.site_ids is not None:
             heed(people(by_hospital(self.dataset, self.config.official)), f"{self.dataset.source}: ")
+        if self.dataset.patients is not None:
+            heed(at_two_sites(self.dataset, self.partition))
         _ = self.partition
         if self.dataset.site_ids is not None and self.config.partition != "natural":
             logger.warning(

@@ -16,7 +16,7 @@ from typing import Literal
 from medpfl.core.errors import UserError
 from medpfl.data.files import composed
 from medpfl.data.labels import NOT_KNOWN
-from medpfl.data.spreadsheet import whole_number
+from medpfl.data.spreadsheet import told_separator, whole_number
 
 Form = Literal["label", "labels", "columns"]
 EACH = "label:"
@@ -45,11 +45,13 @@ def head(path: Path) -> list[str]:
 
 
 def head_cells(path: Path) -> list[str]:
-    """The cells of a table's first line as they are written; none of a file that cannot be read."""
+    """The cells of a table's line of columns as they are written; none of a file that cannot be read."""
     try:
         with open(path, encoding="utf-8-sig", errors="replace") as file:
             line = file.readline()
-        cells = next(csv.reader([line], delimiter=delimiter_of(line), skipinitialspace=True), [])
+            told = told_separator(line)
+            line = file.readline() if told else line
+        cells = next(csv.reader([line], delimiter=told or delimiter_of(line), skipinitialspace=True), [])
     except (OSError, csv.Error):
         return []
     return [_plain(cell) for cell in cells]

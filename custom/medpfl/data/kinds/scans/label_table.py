@@ -25,7 +25,8 @@ from medpfl.data.kinds.scans.label_columns import (
     labels_of,
 )
 from medpfl.data.labels import Target
-from medpfl.data.spreadsheet import in_one_line, whole_number, without_apostrophe
+from medpfl.data.part_words import PART_WORDS
+from medpfl.data.spreadsheet import in_one_line, meant, told_separator, whole_number
 
 _OTHER_VOLUMES = {
     ".nrrd": "NRRD", ".nhdr": "NRRD", ".mha": "MetaImage", ".mhd": "MetaImage", ".hdr": "Analyze or a NIfTI pair",
@@ -170,7 +171,11 @@ def _read_table(path: Path, asked: Columns) -> Rows:
         raise UserError(f"{path}: not UTF-8 text: save the table as CSV in UTF-8") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    table = _records(path, text, delimiter_of(text.partition("\n")[0]))
+    first = text.partition("\n")[0]
+    told = told_separator(first)
+    table = _records(path, text, told or delimiter_of(first))
+    if told:
+        next(table)
     names = columns(next(table, (1, []))[1])
     if names.count(asked.what) != 1:
         has = ", ".join(names) or "nothing"
@@ -201,7 +206,7 @@ def _records(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[
     while True:
         line = table.line_num + 1
         try:
-            yield line, [without_apostrophe(in_one_line(cell)) for cell in next(table)]
+            yield line, [meant(in_one_line(cell)) for cell in next(table)]
         except StopIteration:
             return
         except csv.Error as error:
@@ -210,18 +215,19 @@ def _records(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[
 
 
 def _add(found: Rows, values: dict[str, str], where: str, form: Form, asked: Columns) -> None:
-    split, what = values.get("split", "").lower(), values.get(asked.what, "")
+    split, what = values.get("split", ""), values.get(asked.what, "")
+    part = PART_WORDS.get(split.lower())
     label = composed(values.get("label", "")) if form == "label" else labels_of(values, form)
     problem = _unlabelled(what, label, form, asked)
-    if not problem and split and split not in PARTS:
-        problem = f"split is {values['split']!r}; right are {', '.join(PARTS)}, or no such column"
+    if not problem and split and part is None:
+        problem = f"split is {split!r}; right are {', '.join(PARTS)}, or no such column"
     if problem:
         found.problems.append(f"{where}: {problem}")
         found.refused.append(what)
         return
     patient = composed(values.get("patient", ""))
     known = patient if patient.lower() not in NO_LABEL else None
-    found.rows.append(Row(what, label, known, split or None, where))
+    found.rows.append(Row(what, label, known, part, where))
 
 
 def _unlabelled(what: str, label: str | Labels, form: Form, asked: Columns) -> str | None:

@@ -22,6 +22,7 @@ from medpfl.data.files import composed
 from medpfl.data.kinds.npz.catalog import find
 from medpfl.data.kinds.npz.npz_file import file_md5, header, require_names
 from medpfl.data.kinds.series.series_set import SeriesSet
+from medpfl.data.part_words import PART_WORDS
 from medpfl.data.places import is_path, places
 
 _OPTIONAL = ("patients", "sites", "split", "classes")
@@ -143,8 +144,6 @@ def _read(path: Path) -> SeriesSet:
     labels, classes = _labels(path, arrays, len(values))
     patients, sites = (_names(path, arrays, key, len(values)) for key in ("patients", "sites"))
     split = _names(path, arrays, "split", len(values))
-    if split is not None and (odd := set(np.unique(split)) - set(PARTS)):
-        raise UserError(f"{path}: split has {str(min(odd))!r}; right are {', '.join(PARTS)}")
     if patients is not None and sites is not None:  # two sites may number their patients alike
         patients = np.char.add(np.char.add(sites, "/"), patients)
     return SeriesSet(
@@ -157,9 +156,17 @@ def _read(path: Path) -> SeriesSet:
         centres=np.full(len(values), path.stem) if sites is None else sites,
         groups=patients,
         persons=patients,
-        split=split,
+        split=None if split is None else _parts(path, split),
         md5=file_md5(path),
     )
+
+
+def _parts(path: Path, split: np.ndarray) -> np.ndarray:
+    words, which = np.unique(split, return_inverse=True)
+    parts = [PART_WORDS.get(word.lower()) for word in words.tolist()]
+    if None in parts:
+        raise UserError(f"{path}: split has {str(words[parts.index(None)])!r}; right are {', '.join(PARTS)}")
+    return np.array(parts)[which]
 
 
 def _values(path: Path, series: np.ndarray) -> np.ndarray:
