@@ -12,13 +12,13 @@ from sweeping import said, swept
 
 import medpfl
 from medpfl.core.errors import UserError
-from medpfl.report.sweep import Sweeping, sweep_note, sweep_rows
+from medpfl.report.sweep import Sweeping, sweep_note, sweep_notes, sweep_rows
 from medpfl.report.sweep import swept as report_of_sweep
 from medpfl.report.sweep_chosen import chosen_values
 from medpfl.report.trained_alone import REFERENCE
 from medpfl.runs import comparison
 from medpfl.runs.comparison import How
-from medpfl.runs.sweep import Sweep, run_sweep
+from medpfl.runs.sweep import Sweep, run_sweep, write_sweep
 from medpfl.tasks import TASKS
 
 
@@ -335,6 +335,28 @@ def test_where_a_method_has_its_own_rival_the_gain_over_it_has_a_column(lambdas)
     for point in found["groups"][1]["points"]:
         point["trained_otherwise"] = {"momentum": 0.9}
     assert "they are judged by: FedAP with momentum=0.9. Part of the differences" in sweep_note(found)
+
+
+def test_notes_of_runs_are_there_with_the_values_that_have_them(lambdas, tmp_path):
+    found = deepcopy(lambdas[1])
+    pooled, weak = sweep_notes(found)
+    assert pooled.startswith("FedAP: The model under which") and weak.startswith("FedAP, in seed 0 and alike in 1: ")
+    few = {"seed": None, "alike": [], "text": "site-2 has 3 test cases."}
+    lost = {"seed": 1, "alike": [], "text": "site-1 was absent."}
+    for group in found["groups"]:
+        for point in group["points"]:
+            point["notes"] = [few]
+    found["groups"][1]["points"][0]["notes"] = [few, lost]
+    lines = [
+        "Local training, FedAP: site-2 has 3 test cases.",
+        "FedAP at lambda=0.2, in seed 1: site-1 was absent.",
+    ]
+    assert sweep_notes(found) == lines
+    write_sweep(found, tmp_path)
+    for name in ("sweep.md", "report.html"):
+        assert all(line in (tmp_path / name).read_text() for line in lines)
+    found["groups"][1]["points"][1].pop("notes")  # as a sweep before notes were kept
+    assert sweep_notes(found)[1] == "FedAP at lambda=0.2: site-2 has 3 test cases."
 
 
 def test_local_training_of_two_networks_cannot_be_told_apart_over_a_sweep_of_networks(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 from medpfl.core.measure import Measure
 from medpfl.report.measures import first
 from medpfl.report.page_parts import Part, Section, Table
-from medpfl.report.sweep import Sweeping, Swept, sweep_note, sweep_rows
+from medpfl.report.sweep import Sweeping, Swept, sweep_note, sweep_notes, sweep_rows
 from medpfl.report.sweep_chart import SweptCurve, sweep_chart
 from medpfl.report.sweep_chosen import chosen_in_words, chosen_note, chosen_rows
 
@@ -55,6 +55,8 @@ def _parts(found: Swept) -> Iterator[Part]:
         yield Part("Chosen on validation data", note=told)
     heads, rows = sweep_rows(found)
     yield Part("All figures", table=Table("The swept setting", heads, rows), note=sweep_note(found))
+    if notes := sweep_notes(found):
+        yield Part("Notes", lines=notes)
 
 
 def _curve(index: int, group: dict[str, Any], sweeping: Sweeping, measure: Measure) -> SweptCurve:

@@ -9,6 +9,7 @@ from io import StringIO
 from typing import Any
 
 from medpfl.core.measure import Measure
+from medpfl.report.compare_table import notes_of
 from medpfl.report.measures import all_measures, change, change_head, first, printed, short_head, spread
 from medpfl.report.one_class import one_class_words
 from medpfl.report.reading import Results, selected, site_scores
@@ -20,7 +21,7 @@ from medpfl.report.unfinished import Unfinished, unfinished_words
 Swept = dict[str, Any]
 _OF_A_POINT = (
     "measures", "worst", "to_local", "to_own_rival", "trained_otherwise", "further", "ends_unequally", "each_round",
-    "forgetting", "sites", "by_seed", "rounds", "local_epochs",
+    "forgetting", "sites", "by_seed", "rounds", "local_epochs", "notes",
 )  # fmt: skip
 
 
@@ -242,6 +243,21 @@ def sweep_note(found: Swept) -> str:
         at = ", ".join(map(sweeping.label, others))
         sentences.append(f"Differences to local are to {REFERENCE} at {at}, where local training has no figures.")
     return " ".join(filter(None, [*sentences, unfinished_words(found["unfinished"])]))
+
+
+def sweep_notes(found: Swept) -> list[str]:
+    """The runs' notes, a line each that begins with the methods that have it, and the values where not all have it."""
+    sweeping, groups = Sweeping.read(found), []
+    for group in found["groups"]:
+        noted = [point.get("notes") or [] for point in group["points"]]
+        every = [note for notes in noted for note in notes]
+        for k, note in enumerate(every):
+            if note in every[:k]:
+                continue
+            at = [sweeping.label(index) for index, notes in enumerate(noted) if note in notes]
+            where = f" at {' and '.join(at)}" if len(at) < len(noted) else ""
+            groups.append({"label": group["label"] + where, "notes": [note]})
+    return notes_of({"groups": groups})
 
 
 def _baselines(found: Swept) -> list[str | None]:

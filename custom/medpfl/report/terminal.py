@@ -30,7 +30,7 @@ from medpfl.report.plain_table import plain_table
 from medpfl.report.reading import Results
 from medpfl.report.run_table import run_table
 from medpfl.report.side_by_side import Comparison
-from medpfl.report.sweep import Swept, sweep_note, sweep_rows
+from medpfl.report.sweep import Swept, sweep_note, sweep_notes, sweep_rows
 from medpfl.report.sweep_chosen import chosen_note, chosen_rows
 from medpfl.report.verdicts import gain_lines
 from medpfl.report.words import further, went_wrong
@@ -51,7 +51,7 @@ def print_run(results: Results, console: Console) -> None:
 
 def sweep_table(found: Swept) -> Table:
     """One row for every method and value."""
-    return _plain(*sweep_rows(found), sweep_note(found))
+    return _plain(*sweep_rows(found), "\n".join([sweep_note(found), *map(printable, sweep_notes(found))]))
 
 
 def chosen_table(found: Swept) -> Table | None:

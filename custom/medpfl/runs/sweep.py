@@ -21,7 +21,7 @@ from medpfl.core.settings import Value, value_of
 from medpfl.core.whole_file import write_text
 from medpfl.report.compare_table import markdown_table
 from medpfl.report.page import write_sweep_report
-from medpfl.report.sweep import Sweeping, Swept, sweep_csv, sweep_note, sweep_rows, swept
+from medpfl.report.sweep import Sweeping, Swept, sweep_csv, sweep_note, sweep_notes, sweep_rows, swept
 from medpfl.report.sweep_chosen import chosen_note, chosen_rows, with_chosen
 from medpfl.report.words import algorithm_name
 from medpfl.runs.asked import Fields, configs_of, variants_of
@@ -181,7 +181,8 @@ def write_sweep(found: Swept, folder: Path) -> None:
     write_text(folder / "sweep.csv", sweep_csv(found))
     heads, rows = chosen_rows(found)
     chosen = markdown_table(heads, rows, chosen_note(found)) if rows else chosen_note(found)
-    write_text(folder / "sweep.md", "\n".join([markdown_table(*sweep_rows(found), sweep_note(found)), chosen]))
+    figures = markdown_table(*sweep_rows(found), sweep_note(found), *sweep_notes(found))
+    write_text(folder / "sweep.md", "\n".join([figures, chosen]))
     write_sweep_report(found, folder / "report.html")
 
 

@@ -141,7 +141,9 @@ def test_a_partition_that_would_part_a_patient_is_refused(write, tmp_path):
 
 def test_a_patient_at_two_sites_of_a_partition_file_is_told(write, tmp_path, caplog):
     data, file = write(change=names("patients", ACROSS), classes=8), tmp_path / "by-hand.json"
-    file.write_text(json.dumps({"site-1": {"train": [0, 3]}, "site-2": {"train": [17, 2]}, "site-3": {"train": [34, 20, 1]}}))
+    file.write_text(
+        json.dumps({"site-1": {"train": [0, 3]}, "site-2": {"train": [17, 2]}, "site-3": {"train": [34, 20, 1]}})
+    )
     simulated(data, f"file:{file}").prepare()
     (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert told == f"file:{file}: patient 0 (and 1 more like it) is at two sites or more, 0 at site-1 and site-2"
