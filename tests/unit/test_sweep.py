@@ -356,7 +356,7 @@ def test_notes_of_runs_are_there_with_the_values_that_have_them(lambdas, tmp_pat
     for name in ("sweep.md", "report.html"):
         assert all(line in (tmp_path / name).read_text() for line in lines)
     found["groups"][1]["points"][1].pop("notes")  # as a sweep before notes were kept
-    assert "FedAP at lambda=0.2: site-2 has 3 test cases." in sweep_notes(found)
+    assert sweep_notes(found)[0] == "Local training, FedAP at lambda=0.2: site-2 has 3 test cases."
 
 
 def test_local_training_of_two_networks_cannot_be_told_apart_over_a_sweep_of_networks(tmp_path):
