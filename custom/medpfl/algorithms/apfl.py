@@ -20,7 +20,7 @@ from math import isfinite
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 
 from medpfl.algorithms.base import Algorithm
@@ -33,7 +33,7 @@ from medpfl.models import logits
 from medpfl.training.loop import Epochs, Loss, batch_norm_for, finite_mean, require_finite
 from medpfl.training.memory_format import laid_out
 from medpfl.training.part import Outcome, Part
-from medpfl.training.steps import Steps
+from medpfl.training.steps import Count, Steps, counted
 
 _ALPHA = "alpha/"
 """alpha among the entries of v; no module's entry has a / in its name."""
@@ -119,13 +119,14 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
     trainer, memory = work.trainer, work.memory
     of_common = Steps(trainer, common, list(common.parameters()), work.before_step, work.after_step, memory)
     of_mixture = Steps(trainer, own, list(own.parameters()), (), (), memory and memory.of(AdaptiveMixture.name))
-    total: Tensor | float = 0.0
-    count = 0
+    total: Count = 0.0
+    count: Count = 0
+    first = True
     last = trainer.channels_last
     with laid_out(common, channels_last=last), laid_out(own, channels_last=last):
         for _ in range(work.number):
             for x, y in trainer.batches(work.data, work.order):
-                kind = y, work.data.images_per_sample
+                kind, samples = (y, work.data.images_per_sample), counted(y)
                 with batch_norm_for(common, *kind), batch_norm_for(own, *kind):
                     now = {name: p.detach() for name, p in common.named_parameters()}
                     mixed = {name: alpha * p + (1 - alpha) * now[name] for name, p in of_own.items() if p.requires_grad}
@@ -133,21 +134,21 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
                         tensor.retain_grad()
                     with of_mixture.forward():
                         of_mixture_loss = loss_of(logits(functional_call(own, mixed, (x,))), y)
-                    of_mixture.backward(of_mixture_loss, len(y))
-                    if adaptive and not count:
+                    of_mixture.backward(of_mixture_loss, samples)
+                    if adaptive and first:
                         ways = {name: p.detach() - now[name] for name, p in of_own.items()}
                         slopes = {name: tensor.grad for name, tensor in mixed.items() if tensor.grad is not None}
                         slope = sum(float((ways[name] * grad).sum()) for name, grad in slopes.items())
-                        if isfinite(slope):  # else it overflowed, as a scaled loss may, whose step is left out too
-                            alpha = min(1.0, max(0.0, alpha - trainer.lr * slope / of_mixture.scale(len(y))))
+                        if slope and isfinite(slope):  # it may overflow, as a scaled loss does, whose step is left out
+                            alpha = min(1.0, max(0.0, alpha - trainer.lr * slope / float(of_mixture.scale(samples))))
                     with of_common.forward():
                         loss, minimised = work.objective(x, y)
-                    of_common.backward(minimised, len(y))
+                    of_common.backward(minimised, samples)
                     end_batch(work.order)
                     of_common.step()
                     of_mixture.step()
-                total = total + loss.detach().double() * len(y)
-                count += len(y)
+                total = total + loss.detach().double() * samples
+                count, first = count + samples, False
             of_common.end_epoch()
             of_mixture.end_epoch()
         of_common.end()

@@ -18,7 +18,7 @@ from medpfl.core.site_data import SiteData
 from medpfl.models import logits
 from medpfl.training.memory import Memory
 from medpfl.training.memory_format import laid_out
-from medpfl.training.steps import Steps
+from medpfl.training.steps import Count, Steps, counted
 from medpfl.training.trainer import Trainer
 
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -115,7 +115,8 @@ def train_epochs(
     model.train()
     trained = list(model.parameters() if parameters is None else parameters)
     # Summed on the device: reading the loss at every step would make the device wait.
-    total, count = 0.0, 0
+    total: Count = 0.0
+    count: Count = 0
     with only_these(model, trained), laid_out(model, channels_last=trainer.channels_last):
         steps = Steps(trainer, model, trained, before_step, after_step, memory)
         for _ in range(number):
@@ -123,11 +124,11 @@ def train_epochs(
                 with batch_norm_for(model, y, data.images_per_sample):
                     with steps.forward():
                         loss, minimised = objective(x, y)
-                    steps.backward(minimised, len(y))
+                    steps.backward(minimised, samples := counted(y))
                     end_batch(order)
                     steps.step()
-                total = total + loss.detach().double() * len(y)
-                count += len(y)
+                total = total + loss.detach().double() * samples
+                count = count + samples
             steps.end_epoch()
         steps.end()
     mean = finite_mean(total, count, trainer)
@@ -155,13 +156,13 @@ def require_finite(trained: Iterable[nn.Parameter], trainer: Trainer) -> None:
         raise TrainingDiverged(NO_WEIGHTS(f"{trainer.lr:.3g}"))
 
 
-def finite_mean(total: Tensor | float, count: int, trainer: Trainer) -> float:
-    """The mean loss of a training.
+def finite_mean(total: Count, count: Count, trainer: Trainer) -> float:
+    """The mean loss of a training; 0 of no samples.
 
     Raises:
         TrainingDiverged: it is NaN or infinite.
     """
-    mean = float(total) / max(count, 1)
+    mean = float(total) / max(int(count), 1)
     if not math.isfinite(mean):
         raise TrainingDiverged(NO_LOSS(mean, f"{trainer.lr:.3g}"))
     return mean

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from medpfl.core.own_loaders import LEFT_OUT
 from medpfl.training.memory import Memory, names_of
 from medpfl.training.trainer import Trainer
 
+Count = Tensor | float
+"""A number, on a GPU where it is only known there."""
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _FIRST_SCALE = 2.0**12
 """Of fp16's losses. torch begins at 2^16 and drops a step for each halving, which a round of ten steps cannot spare."""
@@ -55,20 +58,25 @@ class Steps:
         half = _HALF.get(self._settings.precision)
         return torch.autocast(self._device, half) if half else nullcontext()
 
-    def scale(self, samples: int) -> float:
+    def scale(self, samples: Count) -> Count:
         """What :meth:`backward` multiplies the gradients of a batch of so many samples by."""
         scale = self._scaler.get_scale() if self._scaler.is_enabled() else 1.0
         return scale * self._share(samples)
 
-    def backward(self, loss: Tensor, samples: int) -> None:
-        """The gradients of a batch's mean loss, beside those of the batches that the step has already."""
-        if (share := self._share(samples)) != 1:
-            loss = loss * share
+    def backward(self, loss: Tensor, samples: Count) -> None:
+        """The gradients of a batch's mean loss, beside those of the batches that the step has already.
+
+        Args:
+            loss: the mean.
+            samples: of how many it is (:func:`counted`).
+        """
+        if self._settings.accumulate > 1:
+            loss = loss * self._share(samples)
         self._scaler.scale(loss).backward()
         self._batches += 1
-        self._samples += samples
+        self._samples = self._samples + samples
 
-    def _share(self, samples: int) -> float:
+    def _share(self, samples: Count) -> Count:
         """By which a batch's loss counts, so that a step has the mean over all samples of its batches."""
         return samples / self._settings.batch_size if self._settings.accumulate > 1 else 1.0
 
@@ -91,7 +99,7 @@ class Steps:
         self._scaler.unscale_(self._optimizer)
         if self._settings.accumulate > 1:
             gradients = [p.grad for p in self._parameters if p.grad is not None]
-            torch._foreach_mul_(gradients, self._settings.batch_size / self._samples)
+            torch._foreach_mul_(gradients, self._settings.batch_size / _one_at_least(self._samples))
         for change in self._before_step:
             change()
         if self._settings.grad_clip:
@@ -102,3 +110,21 @@ class Steps:
         for change in self._after_step:
             change()
         self._batches = self._samples = 0
+
+
+def counted(labels: Tensor) -> Count:
+    """Over how many samples a batch's loss is a mean: all but those that it leaves out.
+
+    On a GPU as a tensor, which nobody waits for.
+
+    Args:
+        labels: (B,) classes; or masks, or several labels a sample, of which it leaves none out.
+    """
+    if labels.dim() > 1:
+        return len(labels)
+    found = (labels != LEFT_OUT).sum()
+    return int(found) if labels.device.type == "cpu" else found
+
+
+def _one_at_least(samples: Count) -> Count:
+    return samples.clamp(min=1) if isinstance(samples, Tensor) else max(samples, 1)

@@ -7,14 +7,16 @@ import torch
 from tiny import Net, images, same, sites_of
 from torch import nn
 
+from medpfl.algorithms.apfl import train_both
 from medpfl.config.run import make_config
+from medpfl.core.own_loaders import LEFT_OUT
 from medpfl.core.seeding import generator
-from medpfl.core.site_data import ImageTensors
+from medpfl.core.site_data import ImageTensors, SiteLoaders
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.models import build_model
 from medpfl.tasks import TASKS
-from medpfl.training.loop import plain_objective, train_epochs
+from medpfl.training.loop import Epochs, plain_objective, train_epochs
 from medpfl.training.trainer import Trainer
 
 LOSS = TASKS["classification"].loss
@@ -75,6 +77,46 @@ def test_accumulated_batches_are_one_large_one(images_there):
     assert len(counted) == 2 * (1 + (images_there == 18))
     for name, tensor in large.state_dict().items():
         torch.testing.assert_close(small.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("method", ["plain", "apfl"])
+def test_samples_that_the_loss_leaves_out_do_not_weigh_in_a_step_of_several_batches(method):
+    """Batches of 4 with 1, 4 and 0 labels are a batch of 5, in the step and in the mean loss that is reported."""
+    x = torch.rand(12, 1, 4, 4, generator=generator(0))
+    y = torch.tensor([2, *[LEFT_OUT] * 3, 0, 1, 1, 0, *[LEFT_OUT] * 4])
+    found = []
+    for batches, settings in (
+        (list(zip(x.split(4), y.split(4), strict=True)), {"accumulate": 3}),
+        ([(x[y >= 0], y[y >= 0])], {}),
+    ):
+        model, own = linear(), linear()
+        if method == "plain":
+            loss = trained(model, SiteLoaders(batches), **settings)
+        else:
+            nn.init.ones_(own[1].bias[:1])
+            trainer = Trainer.of({"lr": 0.5, "batch_size": 4, **settings})
+            objective = plain_objective(model, LOSS)
+            work = Epochs(model, SiteLoaders(batches), trainer, 1, generator(0), objective)
+            loss, _ = train_both(work, own, 0.5, LOSS, adaptive=False)
+        found.append(({**model.state_dict(), **{f"own.{k}": v for k, v in own.state_dict().items()}}, loss))
+    (small, of_small), (large, of_large) = found
+    assert of_small == pytest.approx(of_large)
+    for name, tensor in large.items():
+        torch.testing.assert_close(small[name], tensor)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "apfl"])
+def test_a_step_of_several_batches_without_any_label_moves_nothing(method):
+    model, own, x = linear(), linear(), torch.rand(4, 1, 4, 4, generator=generator(0))
+    data = SiteLoaders([(part, torch.full((2,), LEFT_OUT)) for part in x.split(2)])
+    if method == "fedavg":
+        loss = trained(model, data, accumulate=2)
+    else:
+        work = Epochs(model, data, Trainer.of({"accumulate": 2}), 1, generator(0), plain_objective(model, LOSS))
+        loss, alpha = train_both(work, own, 0.5, LOSS, adaptive=True)
+        assert alpha == 0.5
+    assert loss == 0
+    assert not any(p.any() for p in (*model.parameters(), *own.parameters()))
 
 
 def test_no_batch_waits_for_the_next_epoch():
