@@ -8,6 +8,16 @@ from torch import Tensor
 from medpfl.core.seeding import is_even
 
 
+def counts_of(labels: Tensor, classes: int = 0) -> Tensor:
+    """How many samples each class has, (classes or more,) int64; not those whose label is below 0.
+
+    Args:
+        labels: (n,) int64.
+        classes: of how many there is a number at least.
+    """
+    return torch.bincount(labels[labels >= 0], minlength=classes)
+
+
 def balanced_order(labels: Tensor, order: torch.Generator) -> Tensor:
     """Which samples an epoch has, (m,) int64.
 
@@ -15,15 +25,17 @@ def balanced_order(labels: Tensor, order: torch.Generator) -> Tensor:
     the same in every round a draw would be too, and what it left out would never be met: there every sample of a class
     comes as often as every other, whole times, so that its class is within a third as frequent as the most frequent
     one, and the epoch is longer. No sample weighs more than another of its class, and no round has others than another.
+    Samples whose label is below 0, which a loss leaves out, are in none.
 
     Args:
         labels: (n,) int64, on the CPU.
         order: random numbers of the epoch.
     """
-    counts = torch.bincount(labels)
+    counts, known = counts_of(labels), (labels >= 0).nonzero().flatten()
     if not is_even(order):
-        return torch.multinomial(1.0 / counts[labels], len(labels), replacement=True, generator=order)
-    chosen = torch.arange(len(labels)).repeat_interleave(_times(counts)[labels])
+        weights = torch.zeros(len(labels)).index_copy_(0, known, 1.0 / counts[labels[known]])
+        return torch.multinomial(weights, len(labels), replacement=True, generator=order)
+    chosen = known.repeat_interleave(_times(counts)[labels[known]])
     return chosen[torch.randperm(len(chosen), generator=order)]
 
 
@@ -33,7 +45,7 @@ def repeated(labels: Tensor) -> int:
     Args:
         labels: (n,) int64, of all samples.
     """
-    counts = torch.bincount(labels)
+    counts = counts_of(labels)
     return int((counts * _times(counts)).sum())
 
 

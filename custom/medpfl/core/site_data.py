@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from medpfl.core.balanced import balanced_order, repeated
+from medpfl.core.balanced import balanced_order, counts_of, repeated
 from medpfl.core.own_loaders import (
     BALANCED,
     NOT_IN_ORDER,
@@ -74,7 +74,10 @@ class SiteData(Protocol):
         """A part in fixed order, each sample once, unaugmented."""
 
     def class_counts(self, classes: int) -> Tensor:
-        """How many training samples each class has, (classes,) int64, on the device."""
+        """How many training samples each class has, (classes,) int64, on the device.
+
+        Not those whose label is below 0, which a loss may leave out.
+        """
 
     def digest(self) -> bytes | None:
         """Changes when the samples do, or which part they are in; None if that is not known."""
@@ -155,7 +158,7 @@ class ImageTensors:
 
     def class_counts(self, classes: int) -> Tensor:
         """See :class:`SiteData`."""
-        return torch.bincount(self.labels["train"], minlength=classes)
+        return counts_of(self.labels["train"], classes)
 
     def digest(self) -> bytes:
         """See :class:`SiteData`: of labels, patients and every image's sum.
@@ -281,14 +284,11 @@ class SiteLoaders:
         return next((x for part in parts if self.samples(part) for x, _ in self._moved(getattr(self, part))), None)
 
     def class_counts(self, classes: int) -> Tensor:
-        """See :class:`SiteData`: of what the loader yields in an epoch, but labels below 0, which a loss may leave out.
-
-        It is read once for that.
-        """
+        """See :class:`SiteData`: of what the loader yields in an epoch, which is read once for that."""
         if self._labels is None:
             with looked_at():
                 self._labels = torch.cat([y.flatten() for _, y in self._moved(self.train)])
-        return torch.bincount(self._labels[self._labels >= 0], minlength=classes)
+        return counts_of(self._labels, classes)
 
     def digest(self) -> None:
         """See :class:`SiteData`: a loader may give other samples every time."""

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from medpfl.core.balanced import balanced_order
 from medpfl.core.errors import UserError
+from medpfl.core.own_loaders import LEFT_OUT
 from medpfl.core.seeding import Chance, generator
 from medpfl.core.site_data import ImageTensors, SiteLoaders
 from medpfl.tasks import TASKS, Task
@@ -71,6 +72,25 @@ def test_every_class_is_drawn_as_often_and_an_epoch_is_as_long():
     assert drawn[2] == 0
     # Of 6,000 draws 2,000 a class are expected, with a standard deviation of 37.
     assert all(abs(count - 2000) < 150 for count in drawn[[0, 1, 3]])
+
+
+def test_samples_that_the_loss_leaves_out_are_of_no_class():
+    """What a function of one's own returns may have some, as loaders may."""
+    own = data()
+    own.labels["train"] = LABELS.where(torch.arange(100) % 4 > 0, LEFT_OUT)
+    expected = torch.bincount(LABELS[torch.arange(100) % 4 > 0], minlength=4)
+    assert (
+        own.class_counts(4).tolist()
+        == expected.tolist()
+        == SiteLoaders([(torch.zeros(100, 1), own.labels["train"])]).class_counts(4).tolist()
+    )
+    trainer = Trainer.of({"batch_size": 32, "sampling": "balanced"})
+    for one_order, samples in ((False, 100), (True, 3 * int(expected[0]))):
+        order = Chance(0, one_order=one_order).order("a", 1, "shuffle")
+        drawn = torch.cat([y for _, y in trainer.batches(own, order)])
+        assert len(drawn) == own.samples_in_epoch(repeats=one_order)
+        assert set(drawn.tolist()) == {0, 1, 3}
+        assert len(drawn) == pytest.approx(samples, rel=0.1)
 
 
 @pytest.mark.parametrize(
