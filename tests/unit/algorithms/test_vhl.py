@@ -44,6 +44,18 @@ def test_contrast_is_khoslas_equation_2():
     assert contrast(features, labels).item() == pytest.approx(total / 8, rel=1e-5)
 
 
+def test_samples_that_the_loss_leaves_out_are_not_drawn_to_each_other():
+    torch.manual_seed(0)
+    features, labels = torch.randn(7, 5), torch.tensor([0, -100, 1, 0, -100, 1, -100])
+    some = labels >= 0
+    found, expected = (f.clone().requires_grad_(True) for f in (features, features[some]))
+    contrast(found, labels).backward()
+    contrast(expected, labels[some]).backward()
+    torch.testing.assert_close(contrast(found, labels), contrast(expected, labels[some]))
+    torch.testing.assert_close(found.grad[some], expected.grad)
+    assert not found.grad[~some].any()
+
+
 def test_virtual_images_are_the_same_wherever_they_are_made():
     noise_images.cache_clear()
     first, labels = noise_images(3, 2, 5, (3, 20, 12))

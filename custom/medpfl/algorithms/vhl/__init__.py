@@ -147,7 +147,8 @@ class Virtual(Mechanism):
 def contrast(features: Tensor, labels: Tensor, temperature: float = _TEMPERATURE) -> Tensor:
     """The supervised contrastive loss (Khosla et al. 2020, eq. 2), mean over all samples.
 
-    A sample that is the only one of its class counts as 0.
+    A sample that is the only one of its class counts as 0; one whose label is below 0, which a loss leaves out, not at
+    all.
 
     Args:
         features: (n, F), of any length.
@@ -157,10 +158,11 @@ def contrast(features: Tensor, labels: Tensor, temperature: float = _TEMPERATURE
     with torch.autocast(features.device.type, enabled=False):
         unit = normalize(features)
         alike = unit @ unit.T / temperature
-        alone = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-        log_share = alike - alike.masked_fill(alone, -torch.inf).logsumexp(1, keepdim=True)
-        same = (labels[:, None] == labels) & ~alone
-        return -(log_share.where(same, 0).sum(1) / same.sum(1).clamp(min=1)).mean()
+        alone, known = torch.eye(len(labels), dtype=torch.bool, device=labels.device), labels >= 0
+        log_share = alike - alike.masked_fill(alone | ~known, -torch.inf).logsumexp(1, keepdim=True)
+        same = (labels[:, None] == labels) & ~alone & known
+        of_each = log_share.where(same, 0).sum(1) / same.sum(1).clamp(min=1)
+        return -of_each.mean() * (len(labels) / known.sum().clamp(min=1))
 
 
 VHL = Algorithm(
