@@ -43,6 +43,7 @@ from medpfl.core.site_data import SiteData
 from medpfl.models import logits
 from medpfl.training.loop import Loss
 from medpfl.training.part import Outcome, Part
+from medpfl.training.steps import Count, counted
 
 _TOGETHER = 2**24
 """Numbers of gradients, one a sample, that are held at once."""
@@ -152,6 +153,8 @@ class Curvature(Mechanism):
 def fisher_information(model: nn.Module, names: Sequence[str], data: SiteData, loss: Loss) -> dict[str, Tensor]:
     """The diagonal, by parameter: mean over training samples of the squared gradient of each one's loss, in eval mode.
 
+    Samples that the loss leaves out are none.
+
     Args:
         model: is afterwards what it was.
         names: of its parameters.
@@ -166,13 +169,14 @@ def fisher_information(model: nn.Module, names: Sequence[str], data: SiteData, l
         return loss(logits(functional_call(model, every | values, (x[None],))), y[None])
 
     each = vmap(grad(of_one), in_dims=(None, 0, 0), chunk_size=max(1, _TOGETHER // size))
-    total, n = {name: torch.zeros_like(p) for name, p in parameters.items()}, 0
+    total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    n: Count = 0
     with evaluating(model):
         for x, y in data.batches("train", 32):
             for name, gradients in each(parameters, x, y).items():
                 total[name] += gradients.square().sum(0)
-            n += len(y)
-    return {name: squares / n for name, squares in total.items()}
+            n = n + counted(y)
+    return {name: squares / max(int(n), 1) for name, squares in total.items()}
 
 
 def _of_round(kept: State | None, now: int | str) -> State:

@@ -27,6 +27,7 @@ from medpfl.core.server_state import ServerState
 from medpfl.core.site_data import SiteLoaders, scale
 from medpfl.models import build_model, logits
 from medpfl.site.worker import Site
+from medpfl.tasks import TASKS
 
 NAME = "fc.weight"
 
@@ -78,6 +79,18 @@ def test_fisher_information_is_the_mean_of_single_samples_squared_gradients(name
             expected[n] += p.grad.square() / 5 if p.grad is not None else 0
     for n in expected:
         torch.testing.assert_close(found[n], expected[n], rtol=1e-3, atol=1e-8)
+
+
+def test_fisher_information_is_the_mean_over_samples_with_a_label():
+    torch.manual_seed(0)
+    model, x, y = Net(), torch.randn(4, 1, 4, 4), torch.tensor([0, -100, 1, -100])
+    loss, some = TASKS["classification"].loss, y >= 0
+    found, expected = (
+        fisher_information(model, ["fc2.bias"], SiteLoaders([batch]), loss) for batch in ((x, y), (x[some], y[some]))
+    )
+    torch.testing.assert_close(found, expected)
+    nothing = fisher_information(model, ["fc2.bias"], SiteLoaders([(x[~some], y[~some])]), loss)
+    assert not nothing["fc2.bias"].any()
 
 
 def test_personal_parameters_leave_no_graph_in_what_is_sent():
