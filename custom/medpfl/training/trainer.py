@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from medpfl.core.mixing import reckoned_in
 from medpfl.core.seeding import changes_of
 from medpfl.core.settings import Value
 from medpfl.core.site_data import Batch, SiteData
@@ -161,4 +162,4 @@ def _weighted(
     classes = output.shape[1]
     if classes not in made:
         made[classes] = class_weights(data.class_counts(classes)).to(output.device)
-    return loss(output, labels, weight=made[classes])
+    return loss(output, labels, weight=made[classes].to(reckoned_in(output.dtype)))

@@ -42,6 +42,14 @@ def test_the_loss_of_a_sites_own_samples_has_them():
     assert Trainer.of({}).loss(loss, data()) == loss
 
 
+def test_the_loss_of_a_network_in_float64_has_them_too():
+    loss, y = TASKS["classification"].loss, torch.tensor([0, 0, 1, 1, 3, 0])
+    output = torch.randn(6, 4, generator=generator(0), dtype=torch.float64)
+    weighted = Trainer.of({"class_weights": "balanced"}).loss(loss, data())
+    weights = class_weights(torch.bincount(LABELS, minlength=4)).double()
+    torch.testing.assert_close(weighted(output, y), cross_entropy(output, y, weights))
+
+
 def test_loaders_are_read_for_the_weights_before_an_epoch_and_move_no_other_numbers():
     """In the middle of one a loader may have a single iterator, and a resumed run would draw otherwise."""
     begun = []
