@@ -4,6 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tiny import Net, config, images, same
+from torch.nn.functional import cross_entropy
 
 from medpfl.algorithms.fedap.pretraining import load_pretrained, pretrain
 from medpfl.algorithms.mechanism import ServerParts
@@ -34,6 +35,21 @@ def test_pretraining_learns_for_the_given_epochs():
     # Batches of 4: three an epoch.
     assert (short["norm.num_batches_tracked"].item(), long["norm.num_batches_tracked"].item()) == (3, 9)
     assert not torch.equal(short["fc1.weight"], seeded_net().fc1.weight)
+
+
+def test_pretraining_weighs_classes_as_the_run_does():
+    """Classes of 1, 1 and 6 images, all in one batch: the first step is along the weighted mean's gradient."""
+    own = images(train=8)
+    own.labels["train"] = torch.tensor([0, 1, 2, 2, 2, 2, 2, 2])
+    found = []
+    for weights, settings in (((8 / 3, 8 / 3, 8 / 18), {"class_weights": "balanced"}), ((1, 1, 1), {})):
+        run, expected = config("fedap", settings={"batch_size": 8, **settings}), seeded_net()
+        f = pretrain(run, 1, seeded_net(), own)
+        x, y = next(iter(own.batches("train", 8)))
+        cross_entropy(expected(x), y, torch.tensor(weights, dtype=torch.float32)).backward()
+        torch.testing.assert_close(f["fc2.bias"], expected.fc2.bias.detach() - 0.1 * expected.fc2.bias.grad)
+        found.append(f["fc2.bias"])
+    assert not torch.allclose(*found)
 
 
 def test_the_hello_brings_a_model_pretrained_as_the_settings_say():

@@ -32,7 +32,8 @@ def pretrain(run: Run, epochs: int, model: nn.Module, pooled: SiteData) -> State
     with drawn_apart(next(model.parameters()).device), intra_op_threads(run.intra_op_threads):
         seed_global(derive_seed(run.seed, "pretraining"))
         order = generator(run.seed, "pretraining", "shuffle")
-        train_epochs(model, pooled, run.trainer, epochs, order, plain_objective(model, run.learned.loss))
+        objective = plain_objective(model, run.trainer.loss(run.learned.loss, pooled))
+        train_epochs(model, pooled, run.trainer, epochs, order, objective)
     return on_cpu(model)
 
 
