@@ -40,7 +40,7 @@ def chosen_values(points: Sequence[Sequence[Results]], measure: Measure) -> list
     if not told or any(value is None for values in told.values() for value in values):
         return None
     seeds = range(len(next(iter(told.values()))))
-    return [max(told, key=lambda k: measure.gain(told[k][seed], 0)) for seed in seeds]
+    return [max(told, key=lambda k: round(measure.gain(told[k][seed], 0), 12)) for seed in seeds]
 
 
 def with_chosen(found: Swept, at_each: Sequence[Mapping[int, Sequence[Results]]]) -> Swept:

@@ -308,8 +308,9 @@ def _with_validation(plan: Plan, state: ServerState, updates: Sequence[Update]) 
     history = (*state.history[:-1], record)
     best, now = state.best_round, _scores(plan, state, record)
     then = _scores(plan, state, history[best - 1]) if best else {}
-    both = [site for site in now if site in then]
-    if now and (not then or sum(now[site] for site in both) > sum(then[site] for site in both)):
+    # Rounded, for sums of equal means differ in their last digits.
+    gain = round(sum(now[site] - then[site] for site in now if site in then), 12)
+    if now and (not then or gain > 0):
         best = record["round"]
     return replace(state, history=history, best_round=best)
 

@@ -64,4 +64,4 @@ def adapt(
 
 def _score(told: Mapping[str, Any], config: RunConfig, by: str) -> float:
     value = config.learned.score(told, by)
-    return -math.inf if value is None else value
+    return -math.inf if value is None else round(value, 12)

@@ -231,6 +231,17 @@ def test_selection_is_by_the_mean_over_sites():
     assert state.best_round == 1
 
 
+def test_of_equal_rounds_the_first_is_selected_in_whatever_order_their_scores_are_summed():
+    assert sum((0.1, 0.2, 0.3)) > sum((0.3, 0.2, 0.1))
+    plan = make_plan(rounds=2)
+    state = round_of(plan, joined(plan), 1, 2, 3)
+    told = zip(plan.config.site_names, (0.3, 0.2, 0.1), strict=True)
+    state = advance(plan, state, [trained(plan, s, 2, 1, v) for s, v in told], 0)
+    told = zip(plan.config.site_names, (0.1, 0.2, 0.3), strict=True)
+    state = advance(plan, state, [validated(s, 2, v) for s, v in told], 0)
+    assert state.best_round == 1
+
+
 def test_who_is_away_when_a_round_is_judged_does_not_decide():
     """The other sites' mean is higher without the poorest one, and no site was better in that round."""
     plan = make_plan(rounds=3, min_sites=1)
