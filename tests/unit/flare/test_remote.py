@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
+from nvflare.fuel.flare_api.flare_api import Session
 from nvflare.lighter.utils import sign_folders
 from nvflare.tool.kit.kit_config import ADMIN_STARTUP_KIT_REQUIRED_FILES
 
@@ -190,6 +191,42 @@ class Restarted:
 
     def _close_ignore_errors(self):
         pass
+
+
+class Kept:
+    """A session of a server that has kept a job; what it sends goes first into a folder of the kit."""
+
+    download_job_result = Session.download_job_result
+
+    def __init__(self, transfer: Path, status: str = "finished"):
+        self.transfer, self.status = transfer, status
+
+    def _validate_job_id(self, job):
+        pass
+
+    def _do_command(self, command):
+        workspace = self.transfer / "workspace"
+        workspace.mkdir(parents=True)
+        (workspace / "results.json").write_text(json.dumps({"status": self.status}))
+        return {"meta": {"location": str(self.transfer)}}
+
+    def _close_ignore_errors(self):
+        pass
+
+
+def test_what_an_interrupted_fetch_left_is_replaced(tmp_path, monkeypatch):
+    system, out = System(admin_kit(tmp_path / "kit", days=1)), tmp_path / "out"
+    monkeypatch.setattr(system.kit, "log_in", lambda patience: Kept(tmp_path / "transfer" / "job-1"))
+    for left in (out / "job-1", out / ".job-1.part" / "job-1"):
+        left.mkdir(parents=True)
+        (left / "log.txt").touch()
+    for _ in range(3):
+        workspace = system.fetch("job-1", out)
+        assert workspace == out / "job-1" / "workspace"
+        assert json.loads((workspace / "results.json").read_text()) == {"status": "finished"}
+        assert sorted(file.relative_to(out) for file in out.rglob("*") if file.is_file()) == [
+            Path("job-1/workspace/results.json")
+        ]
 
 
 @pytest.mark.parametrize("again", ["the same command with --resume", "the same command"])

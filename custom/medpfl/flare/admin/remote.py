@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -230,16 +231,27 @@ class System:
     def fetch(self, job: str, folder: Path) -> Path | None:
         """Downloads what the server kept of an ended job; None if that is nothing.
 
+        It is put into the folder as a whole, in the place of what an earlier fetch left.
+
         Returns:
             The server's run folder, with results.json.
         """
+        place, coming = folder / job, folder / f".{job}.part"
+        shutil.rmtree(coming, ignore_errors=True)  # a kill left it
         with self.session() as session:
             try:
-                workspace = Path(session.download_job_result(job, str(folder))) / "workspace"
+                # FLARE copies from the kit, and into a folder of that name if there is one.
+                came = Path(session.download_job_result(job, str(coming)))
             except AuthorizationError:
                 raise UserError(f"{self.kit.user} may not download the results of job {job}") from None
             except JobNotFound:
                 raise UserError(f"FLARE's server no longer has job {job}") from None
+        if not came.is_dir():
+            return None
+        shutil.rmtree(place, ignore_errors=True)
+        came.rename(place)
+        shutil.rmtree(coming, ignore_errors=True)
+        workspace = place / "workspace"
         return workspace if workspace.is_dir() else None
 
     def _why(self, job: str, meta: dict[str, Any], workspace: Path | None) -> str:
