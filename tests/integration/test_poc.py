@@ -128,4 +128,4 @@ def test_users_and_sites_that_flare_refuses(system, tmp_path):
     with pytest.raises(UserError, match=r"2 of 3 sites are connected and 3 are needed: site-3 is missing"):
         run_in_production(three, tmp_path / "run", kit=system.folder)
     with pytest.raises(UserError, match="knows no job"):
-        system.has_failed("0cfc76ca-f947-4747-b43f-a451ace0a897")
+        system.has_failed("0cfc76ca-f947-4747-b43f-a451ace0a897", tmp_path)

@@ -84,7 +84,7 @@ def run_in_production(
                 clear_folder(out)
             # Random letters, also after the user's own name: --overwrite must not go on in the old state.
             note = {"job": None, "experiment": f"{experiment or folder_name(out)}-{secrets.token_hex(3)}"}
-        if note["job"] is None or _has_failed(system, note["job"]):
+        if note["job"] is None or _has_failed(system, note["job"], out / "flare"):
             note["config"] = config.model_dump(mode="json")
             recipe = PersonalizedRecipe(
                 config, name=config.algorithm, experiment=note["experiment"], gpus=gpus, byoc=byoc, track=track
@@ -120,9 +120,9 @@ def _told(results: Results) -> list[str]:
     return notes
 
 
-def _has_failed(system: System, job: str) -> bool:
+def _has_failed(system: System, job: str, folder: Path) -> bool:
     try:
-        return system.has_failed(job)
+        return system.has_failed(job, folder)
     except Unknown as error:
         raise UserError(f"{error}: give --overwrite to begin anew") from None
 

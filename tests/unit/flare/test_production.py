@@ -51,7 +51,7 @@ class Server:
             raise KeyboardInterrupt
         return job
 
-    def has_failed(self, job):
+    def has_failed(self, job, folder):
         return self.failed
 
     def complete(self, job, folder, watch):

@@ -210,8 +210,20 @@ class Kept:
         (workspace / "results.json").write_text(json.dumps({"status": self.status}))
         return {"meta": {"location": str(self.transfer)}}
 
+    def get_job_meta(self, job):
+        return {"status": "FINISHED:EXECUTION_EXCEPTION"}
+
     def _close_ignore_errors(self):
         pass
+
+
+@pytest.mark.parametrize(("status", "failed"), [("finished", False), ("running", True)])
+def test_a_run_that_is_finished_has_not_failed_whatever_became_of_a_sites_process(
+    tmp_path, monkeypatch, status, failed
+):
+    system = System(admin_kit(tmp_path / "kit", days=1))
+    monkeypatch.setattr(system.kit, "log_in", lambda patience: Kept(tmp_path / "transfer" / "job-1", status))
+    assert system.has_failed("job-1", tmp_path / "out") is failed
 
 
 def test_what_an_interrupted_fetch_left_is_replaced(tmp_path, monkeypatch):

@@ -37,6 +37,7 @@ from medpfl.flare.job.recipes import PackageRecipe, deploy_to
 from medpfl.flare.transport import endings
 from medpfl.flare.transport.controller import STATS
 
+_RESULTS = "results.json"
 _FAILED = (NoConnection, SessionClosed, NoReply, InternalError, AuthenticationError, RuntimeError)
 """What FLARE's session raises when something goes wrong on the way or at the server."""
 
@@ -134,8 +135,12 @@ class System:
             except InternalError as error:
                 raise UserError(f"FLARE's server refuses the job: {first_line(error)}") from None
 
-    def has_failed(self, job: str) -> bool:
-        """Whether a job has ended without finishing its run; Unknown if the server does not know it."""
+    def has_failed(self, job: str, folder: Path) -> bool:
+        """Whether a job has ended without finishing its run; Unknown if the server does not know it.
+
+        To FLARE a job has failed too whose process at a site ended badly once the run was over. So its results tell,
+        which are fetched into the folder.
+        """
         with self.session() as session:
             try:
                 status = self._meta(session, job)["status"]
@@ -143,7 +148,9 @@ class System:
                 raise Unknown(f"FLARE's server knows no job {job}") from None
             except Lost:
                 return True
-        return status.startswith("FINISHED") and status != "FINISHED:COMPLETED"
+        if not status.startswith("FINISHED") or status == "FINISHED:COMPLETED":
+            return False
+        return _results(self.fetch(job, folder), _RESULTS) is None
 
     def follow(self, job: str, watch: Watch, *, pause: float = 2.0, give_up: float = 600.0) -> dict[str, Any]:
         """Watches a job until it has ended.
@@ -201,7 +208,7 @@ class System:
         return meta
 
     def complete(
-        self, job: str, folder: Path, watch: Watch, *, pause: float = 2.0, results_file: str = "results.json"
+        self, job: str, folder: Path, watch: Watch, *, pause: float = 2.0, results_file: str = _RESULTS
     ) -> dict[str, Any]:
         """Follows a job to its end and fetches its results.
 
@@ -222,9 +229,7 @@ class System:
         """
         meta = self.follow(job, watch, pause=pause)
         workspace = self.fetch(job, folder)
-        file = workspace / results_file if workspace else None
-        results = json.loads(file.read_text()) if file and file.exists() else {}
-        if results.get("status") != "finished":
+        if (results := _results(workspace, results_file)) is None:
             raise Ended(f"job {job}: {self._why(job, meta, workspace)}")
         return results
 
@@ -270,6 +275,13 @@ class System:
                 return session.grep_target("server", pattern=f"Failing job {job}", file="log.txt")
             except (*_FAILED, AuthorizationError):
                 return ""
+
+
+def _results(workspace: Path | None, name: str) -> dict[str, Any] | None:
+    """Of a run that is finished; None if it is not."""
+    file = workspace / name if workspace else None
+    results = json.loads(file.read_text()) if file and file.exists() else {}
+    return results if results.get("status") == "finished" else None
 
 
 def _progress(session: Session, job: str, meta: dict[str, Any]) -> Progress:
