@@ -145,6 +145,11 @@ def require_tensors(given: object, what: str) -> None:
             raise StateError(f"{what} has {name!r}, {type(tensor).__name__}, not a tensor")
 
 
+def carried(tensors: State) -> State:
+    """Tensors as messages carry them, in any engine: on the CPU, and without what a gradient would need of them."""
+    return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+
+
 def like(state: State, **limits: float) -> dict[str, Entry]:
     """Entries for tensors of the names, shapes and types of a state's."""
     return {name: Entry(tuple(tensor.shape), (tensor.dtype,), **limits) for name, tensor in state.items()}

@@ -8,7 +8,7 @@ from inspect import signature
 
 from medpfl.algorithms.failing import at_server, unchanged
 from medpfl.algorithms.mechanism import Moved
-from medpfl.core.channels import require_tensors
+from medpfl.core.channels import carried, require_tensors
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import State, StateError
 from medpfl.core.server_state import ServerState
@@ -44,9 +44,9 @@ def moved_states(
             _check(made, mixed)
         except StateError as error:
             raise UserError(f"{part.name}: its move at the server after round {state.round + 1}: {error}") from error
-        common = dict(made.common)
+        common = carried(made.common)
         shared = dict.fromkeys(shared, common)
-        state = replace(state, moved_by={**state.moved_by, part.name: dict(made.kept)})
+        state = replace(state, moved_by={**state.moved_by, part.name: carried(made.kept)})
     return state, shared
 
 

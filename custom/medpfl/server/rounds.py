@@ -14,7 +14,7 @@ from typing import Any
 
 from medpfl.algorithms.failing import at_server
 from medpfl.algorithms.mechanism import Mechanism, Step, Turn
-from medpfl.core.channels import require_tensors
+from medpfl.core.channels import carried, require_tensors
 from medpfl.core.errors import RunEnded, UserError
 from medpfl.core.measure import LOSS
 from medpfl.core.messages import Failure, Message, NotAsked, Update, named
@@ -274,7 +274,7 @@ def _with_steps(plan: Plan, state: ServerState, means: Mapping[str, State], pres
             raise UserError(f"{part.name}: its step at the server gave {type(made).__name__}, not a Step or None")
         _require_declared(plan, part, made, state.round)
         require_json(made.report, f"{part.name}: what its step at the server reports after round {state.round}")
-        state = replace(state, common={**state.common, part.name: made.common})
+        state = replace(state, common={**state.common, part.name: carried(made.common)})
         if made.report is not None:
             record = {**state.history[-1], part.name: made.report}
             state = replace(state, history=(*state.history[:-1], record))

@@ -190,6 +190,20 @@ def test_a_move_that_is_none_never_reaches_the_sites(monkeypatch, gives, words):
         run(config("fedadam"))
 
 
+def test_a_move_that_gives_what_torch_would_differentiate_can_travel(monkeypatch):
+    def move(before, mixed, kept):
+        wanted = {name: tensor.clone().requires_grad_() for name, tensor in mixed.items()}
+        return Moved({name: tensor * 1 for name, tensor in wanted.items()}, wanted)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerOptimizer, "server_move", lambda self, parts: move)
+        moved, _ = run(config("fedavgm"))
+    plain, _ = run(config("fedavg"))
+    assert same(moved.shared["site-1"], plain.shared["site-1"])
+    for state in (moved.shared["site-1"], moved.moved_by["server_optimizer"]):
+        assert not any(tensor.requires_grad for tensor in state.values())
+
+
 @pytest.mark.parametrize(
     ("settings", "moves_"),
     [

@@ -4,10 +4,10 @@ import pytest
 import torch
 from one_sample import TwoWeights, both, config, trained, weights
 from tiny import config as tiny_config
-from tiny import run
+from tiny import run, same
 
-from medpfl.algorithms.mechanism import ServerParts, Turn
-from medpfl.algorithms.scaffold import own_control
+from medpfl.algorithms.mechanism import ServerParts, Step, Turn
+from medpfl.algorithms.scaffold import ControlVariates, own_control
 from medpfl.core.errors import UserError
 from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
@@ -118,3 +118,23 @@ def test_with_batch_norm_personal_controls_are_of_the_rest():
     state, _ = run(tiny_config("scaffold", personal="batch-norm"))
 
     assert set(state.common["control"]) == {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
+
+
+def test_a_step_that_gives_what_torch_would_differentiate_can_travel(monkeypatch):
+    """Else sites' controls would be differentiated along, and the sites be refused for it."""
+    plain, _ = run(tiny_config("scaffold"))
+    made = ControlVariates.server_step
+
+    def wanted(self, parts):
+        step = made(self, parts)
+
+        def differentiable(turn):
+            found = step(turn)
+            return found and Step({name: tensor.clone().requires_grad_() for name, tensor in found.common.items()})
+
+        return differentiable
+
+    monkeypatch.setattr(ControlVariates, "server_step", wanted)
+    state, _ = run(tiny_config("scaffold"))
+    assert same(state.shared["site-1"], plain.shared["site-1"])
+    assert not any(tensor.requires_grad for tensor in state.common["control"].values())
