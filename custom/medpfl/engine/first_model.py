@@ -76,7 +76,7 @@ def first_model(config: RunConfig, source: DataSource, start: Start | None, limi
     if odd := next((name for name in split.shared_names if "/" in name), None):
         raise UserError(f"{config.model}: an entry called {odd!r} cannot travel; give its module a name without /")
     state = model.state_dict()
-    if odd := next((name for name in split.shared_names if not _is_known_to_numpy(state[name].dtype)), None):
+    if odd := next((name for name in split.shared_names if not is_known_to_numpy(state[name].dtype)), None):
         kind = str(state[odd].dtype).removeprefix("torch.")
         raise UserError(
             f"{config.model}: {odd} is {kind}, which cannot travel; give it in float32, and --set precision=bf16 "
@@ -87,7 +87,7 @@ def first_model(config: RunConfig, source: DataSource, start: Start | None, limi
     return First(config, model, split, start)
 
 
-def _is_known_to_numpy(dtype: torch.dtype) -> bool:
+def is_known_to_numpy(dtype: torch.dtype) -> bool:
     """Whether it has the type, as FLARE's messages do."""
     try:
         torch.empty(0, dtype=dtype).numpy()

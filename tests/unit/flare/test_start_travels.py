@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from safetensors.torch import save_file
@@ -10,10 +11,11 @@ from tiny import Wide, config, imprinting
 from torch import nn
 
 from medpfl.algorithms.start import START
+from medpfl.core.errors import UserError
 from medpfl.core.messages import Message, named
 from medpfl.core.permitted_code import permit
 from medpfl.engine.federation import Federation
-from medpfl.flare.job.recipes import for_sites, travels_inline
+from medpfl.flare.job.recipes import PersonalizedRecipe, for_sites, travels_inline
 from medpfl.flare.transport.executor import PersonalizedExecutor
 from medpfl.flare.transport.join_executor import JoinExecutor
 from medpfl.flare.transport.payload import REASON, message_to_model
@@ -85,3 +87,28 @@ def test_large_start_weights_do_not_go_inside_a_message_inside_which_what_is_sha
     run_config = config("fedper", model="test_start_travels:Large", personal="modules:own")
     assert travels_inline(Federation.of(run_config))
     assert not travels_inline(Federation.of(run_config.model_copy(update={"init": str(file)})))
+
+
+class HalfBody(nn.Module):
+    """With a body in a type that numpy does not know."""
+
+    def __init__(self, num_classes: int = 3):
+        super().__init__()
+        self.body = nn.Linear(16, 6).to(torch.bfloat16)
+        self.norm = nn.BatchNorm1d(6)
+        self.head = nn.Linear(6, num_classes)
+
+    def forward(self, x):
+        return self.head(self.norm(self.body(x.flatten(1).to(torch.bfloat16)).float()))
+
+
+@pytest.mark.parametrize(("algorithm", "name"), [("fedavg", "start/body.weight"), ("fedap", "body.weight")])
+def test_what_of_a_frozen_network_cannot_travel_is_refused_in_words(tmp_path, algorithm, name):
+    file = tmp_path / "first.safetensors"
+    save_file(HalfBody().state_dict(), file)
+    run_config = config(algorithm, model="test_start_travels:HalfBody", frozen="modules:body")
+    if algorithm == "fedavg":
+        PersonalizedRecipe(run_config)
+        run_config = run_config.model_copy(update={"init": str(file)})
+    with pytest.raises(UserError, match=f"HalfBody: {name} is bfloat16, which FLARE does not carry to the sites"):
+        PersonalizedRecipe(run_config)

@@ -9,7 +9,7 @@ from nvflare.job_config.defs import FilterType
 
 from medpfl.config.run import RunConfig
 from medpfl.engine.federation import Federation
-from medpfl.flare.job.recipes import PackageRecipe, for_server, for_sites, travels_inline
+from medpfl.flare.job.recipes import PackageRecipe, for_server, for_sites, require_carried, travels_inline
 from medpfl.flare.transport.filter import AllowListFilter
 from medpfl.flare.transport.join_controller import JoinController
 from medpfl.flare.transport.join_executor import JOIN_TASKS, JoinExecutor
@@ -49,6 +49,7 @@ class JoinRecipe(PackageRecipe):
         byoc: bool = False,
         gpus: int = 0,
     ):
+        require_carried(federation)
         init = {"init": federation.config.init}
         trained, newcomers = trained.model_copy(update=init), newcomers.model_copy(update=init)
         names = newcomers.site_names

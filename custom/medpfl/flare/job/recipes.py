@@ -39,6 +39,7 @@ from medpfl.core.whole_file import write_bytes
 from medpfl.data.kinds.npz.catalog import other_samples
 from medpfl.data.sites import as_data_say, whole_path
 from medpfl.engine.federation import Federation
+from medpfl.engine.first_model import is_known_to_numpy
 from medpfl.flare.job.classes import AT_SERVER, AT_SITE, PACKAGE, is_own
 from medpfl.flare.transport.controller import PersonalizedController, components_config
 from medpfl.flare.transport.executor import TASKS, PersonalizedExecutor
@@ -169,6 +170,7 @@ class PersonalizedRecipe(PackageRecipe):
         permit_named(config)
         # A job is made where there may be no GPU, and the server needs none: its GPU is a site's wish alone.
         federation = Federation.of(config.model_copy(update={"device": "cpu"}))
+        require_carried(federation)
         # Without a quorum of the user's, FLARE holds the job until all sites are there.
         job = SitesJob(name or f"{config.algorithm}-job", config.min_sites or config.sites, config.names)
         state = None if state_dir is None else str(Path(state_dir).resolve())
@@ -235,6 +237,19 @@ def travels_inline(federation: Federation) -> bool:
     """Whether a shared state, and the start weights beside it, are so small that they go inside their message."""
     start = federation.start.state if federation.start else {}
     return serialised_bytes(federation.initial_shared) + serialised_bytes(start) <= _INLINE_BYTES
+
+
+def require_carried(federation: Federation) -> None:
+    """UserError if what goes beside a shared state is of a type that numpy, and so a message of FLARE, has not."""
+    sent = {name: entry.dtypes for channel in federation.channels for name, entry in channel.named.items()}
+    if federation.config.mixer.under_model:
+        sent |= {name: (tensor.dtype,) for name, tensor in federation.model().state_dict().items()}
+    if odd := next((name for name, dtypes in sent.items() if not all(map(is_known_to_numpy, dtypes))), None):
+        kind = str(sent[odd][0]).removeprefix("torch.")
+        raise UserError(
+            f"{federation.config.model}: {odd} is {kind}, which FLARE does not carry to the sites; give it in float32, "
+            "or use --env inprocess"
+        )
 
 
 def allow_package(local: Path) -> None:
