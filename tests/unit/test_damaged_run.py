@@ -11,6 +11,7 @@ from tiny import same
 
 from medpfl.core.errors import UserError
 from medpfl.engine.federation import Federation
+from medpfl.report.page import write_report
 from medpfl.runs.folder import state_before
 
 
@@ -32,6 +33,17 @@ def test_damaged_results_of_a_finished_run_are_made_again_from_its_state(finishe
     assert again["final"] == results["final"]
     assert again["rounds"] == results["rounds"]
     assert json.loads(file.read_text())["final"] == results["final"]
+
+
+def test_results_that_did_not_keep_up_with_the_runs_end_are_made_again_beside_a_page_of_before(tmp_path):
+    """The page is by ``medpfl report`` of the run under way, and no disk had room for the last results."""
+    config = small("fedbn", rounds=1)
+    whole = start(tmp_path, config)
+    before = whole | {"status": "running", "final": None}
+    (tmp_path / "results.json").write_text(json.dumps(before))
+    write_report([before], tmp_path / "report.html")
+    again = start(tmp_path, config, resume=True)
+    assert (again["status"], again["final"]) == ("finished", whole["final"])
 
 
 def test_a_damaged_checkpoint(tmp_path):

@@ -131,7 +131,7 @@ def finished_before(config: RunConfig, out: Path) -> dict[str, Any] | None:
         out: its folder.
     """
     results = out / RESULTS
-    if not (out / "report.html").exists() or not results.exists() or _is_torn(results):
+    if not (out / "report.html").exists() or not results.exists() or _is_left_behind(results):
         return None
     found = load_results(out)
     changed = changed_code((found.get("environment") or {}).get("code") or {}, config)
@@ -139,10 +139,13 @@ def finished_before(config: RunConfig, out: Path) -> dict[str, Any] | None:
     return found
 
 
-def _is_torn(results: Path) -> bool:
-    """Whether a file is no JSON, as after a loss of power; what a finished run's has is made again from its state."""
+def _is_left_behind(results: Path) -> bool:
+    """Whether a file is no JSON, as after a loss of power, or of before the run's end, as of a disk that was full then.
+
+    What a finished run's has is made again from its state.
+    """
     try:
-        json.loads(results.read_bytes())
+        found = json.loads(results.read_bytes())
     except (ValueError, RecursionError):
         return True
-    return False
+    return isinstance(found, dict) and found.get("status") == "running"
