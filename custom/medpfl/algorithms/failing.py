@@ -12,7 +12,7 @@ import torch
 
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.core.errors import Stopped, UserError, first_line
-from medpfl.core.parameters import State, StateError
+from medpfl.core.parameters import State
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def asking(mechanism: Mechanism, what: str, when: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, StateError, Stopped, torch.OutOfMemoryError):
+    except (UserError, Stopped, torch.OutOfMemoryError):
         raise
     except Exception as error:
         own = getattr(sys.modules.get(type(mechanism).__module__), "__file__", None)

@@ -310,15 +310,14 @@ def test_a_term_is_not_blamed_for_a_loss_that_was_not_finite_first(monkeypatch):
         trained(monkeypatch, lambda self, round_: Part(term=of_parameters(round_, 1.0)))
 
 
-def test_a_step_at_the_server_that_fails_is_named(monkeypatch):
+@pytest.mark.parametrize("error", [KeyError("norms"), StateError("'norms'")])
+def test_a_step_at_the_server_that_fails_is_named(monkeypatch, error):
     def step(turn):
-        raise KeyError("norms")
+        raise error
 
     monkeypatch.setattr(Proximal, "server_step", lambda self, parts: step)
-    words = (
-        r"proximal: its step at the server failed after round 1 \(test_own_mistakes.py, line \d+\): KeyError: 'norms'"
-    )
-    with pytest.raises(UserError, match=words):
+    where = r"proximal: its step at the server failed after round 1 \(test_own_mistakes.py, line \d+\)"
+    with pytest.raises(UserError, match=f"{where}: {type(error).__name__}: 'norms'"):
         run(tiny_config("fedprox"))
 
 
