@@ -268,9 +268,10 @@ def _recorded(file: Path) -> dict[str, Any]:
 def in_the_words_of(before: Mapping[str, Any], config: RunConfig) -> RunConfig:
     """The same run with the settings and choices that were given then: by these its sites tell it from others.
 
-    Another run is left as it is.
+    Another run is left as it is. Of start weights that a file has only who reads it can say whether they are the same.
     """
-    if difference(before, config):
+    named = not config.init or config.init.startswith("sha256:")
+    if difference(before, config if named else config.model_copy(update={"init": before.get("init", "")})):
         return config
     return config.model_copy(update={n: before[n] for n in ("settings", *config.choices_by_default) if n in before})
 

@@ -123,6 +123,16 @@ def test_a_run_goes_on_in_the_words_in_which_it_began(saved):
     assert as_recorded(saved.with_name("none"), other) == other
 
 
+def test_so_does_a_run_whose_start_weights_are_given_by_their_file(tmp_path):
+    """What is recorded of it is what was in the file."""
+    file, said = tmp_path / "server", {"momentum": 0.0}
+    save_checkpoint(file, config(init=f"sha256:{64 * '0'}"), ServerState(), durable=False)
+    assert as_recorded(file, config(init="start.pt", settings=said)) == config(init="start.pt")
+    assert as_recorded(file, config(init="start.pt", settings={"lr": 0.2})).all_settings["lr"] == 0.2
+    with pytest.raises(UserError, match="init = 'sha256:0000"):
+        load_checkpoint(file, as_recorded(file, config(init="start.pt", settings=said)))
+
+
 def test_a_default_that_has_changed_since_is_named(saved, monkeypatch):
     monkeypatch.setattr(Training.model_fields["momentum"], "default", 0.5)
     with pytest.raises(UserError, match=r"momentum = 0\.0, which is 0\.5 by default now: put the default back"):
