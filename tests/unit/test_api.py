@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import version
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 from tiny import Net, images, site_data
@@ -14,6 +15,7 @@ from tiny import Net, images, site_data
 import medpfl
 from medpfl.core.statefile import read_state
 from medpfl.runs import api
+from medpfl.runs.seeds import seeds_of
 
 OWN = {"data": site_data, "model": Net, "rounds": 2, "sites": 2, "quiet": True, "device": "cpu"}
 
@@ -178,6 +180,7 @@ def test_mistakes_are_named(call, said):
         (["fedavg"], {"seeds": "9" * 5000}, "seeds '9+': give how many"),
         (["fedavg"], {"seeds": b"12"}, "seeds b'12': give how many"),
         (["fedavg"], {"seeds": "a"}, "seeds 'a': give how many"),
+        (["fedavg"], {"seeds": np.array([0.5])}, r"seeds array\(\[0.5\]\): give how many"),
         (["fedavg"], {"seed": 3}, r"seeds=\[...\] says which"),
         (["fedap"], {"mixing": "uniform"}, "e.g. fedap:mixing=..."),
         (["fedavg"], {"settings": {"nu": 1}}, "none of local, fedavg has such a setting"),
@@ -186,6 +189,15 @@ def test_mistakes_are_named(call, said):
 def test_mistakes_of_comparisons_are_named(algorithms, call, said):
     with pytest.raises(medpfl.UserError, match=said):
         medpfl.compare(algorithms, **call)
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds"),
+    [(np.arange(3, 5), (3, 4)), ([np.int64(7)], (7,)), (np.int32(2), (0, 1)), (np.array(2), (0, 1))],
+)
+def test_seeds_may_be_numpys(given, seeds):
+    found = seeds_of(given)
+    assert found == seeds and {type(seed) for seed in found} == {int}
 
 
 def test_what_a_notebook_defines_is_for_its_own_process(monkeypatch):
