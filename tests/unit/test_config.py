@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -121,6 +122,8 @@ def test_choices_compose():
             "select_by must be one of auto, accuracy, balanced_accuracy, auroc, loss, got 'f1'",
         ),
         ({"algorithm": "fedavg", "epochs": 3}, "epochs: Extra inputs are not permitted"),
+        ({"algorithm": "fedavg", "data_args": {"n": np.int64(3)}}, "data_args.n: int64 is no plain value; use numbers"),
+        ({"algorithm": "fedavg", "data_args": {"n": [np.ones(2)]}}, "data_args.n: list holds what is no plain value"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(fields, message):

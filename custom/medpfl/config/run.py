@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from pydantic import ValidationError, field_validator, model_validator
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from medpfl.algorithms import algorithm, mechanisms, mixings
 from medpfl.algorithms.failing import asking
@@ -69,6 +70,20 @@ class RunConfig(RunFields):
         # Every site's bundle has them; what it cannot hold must not be found after the training.
         if problem := plain_problem(self.model, "model") or plain_problem(self.model_args, "model_args"):
             raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
+    def _data_args_travel(self) -> RunConfig:
+        # In results, in the contract and in a job: what these cannot hold must not be found at the sites.
+        for name, value in self.data_args.items():
+            try:
+                to_jsonable_python(value)
+            except PydanticSerializationError:
+                kind = type(value).__name__
+                is_one = f"{kind} holds what" if isinstance(value, dict | list | tuple) else kind
+                raise ValueError(
+                    f"data_args.{name}: {is_one} is no plain value; use numbers, text, lists and dictionaries"
+                ) from None
         return self
 
     @model_validator(mode="after")
