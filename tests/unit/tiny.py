@@ -50,6 +50,27 @@ class Half(Net):
         return super().forward(x.to(torch.bfloat16)).float()
 
 
+class Odd(Net):
+    """With an entry in its state that no site could take up."""
+
+    def __init__(self, entry: str, num_classes: int = 3) -> None:
+        super().__init__(num_classes)
+        self.said = {"said": entry} if entry == "said" else torch.zeros(1)
+        odd = {
+            "lazy": nn.UninitializedBuffer(),
+            "sparse": torch.eye(2).to_sparse(),
+            "expanded": torch.ones(1).expand(2),
+            "infinite": torch.tensor([0.0, -torch.inf]),
+        }
+        self.register_buffer("odd", odd.get(entry))
+
+    def get_extra_state(self) -> object:
+        return self.said
+
+    def set_extra_state(self, state: object) -> None:
+        self.said = state
+
+
 class Wide(nn.Module):
     """Its second layer is not the first that images meet, and has rows enough to copy each other."""
 

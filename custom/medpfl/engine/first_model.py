@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from medpfl.algorithms.failing import asking
 from medpfl.algorithms.start import START
@@ -61,6 +62,8 @@ def first_model(config: RunConfig, source: DataSource, start: Start | None, limi
     """
     require_affordable(config, source, limits)
     model = seeded_model(config, source, torch.device("cpu"))
+    if problem := _state_problem(model):
+        raise UserError(f"{config.model}: {problem}")
     if shape := source.model_arguments():
         try_out(config, model, blank(config, shape, number=2), shape["num_classes"])
     x = blank(config, shape)
@@ -82,9 +85,34 @@ def first_model(config: RunConfig, source: DataSource, start: Start | None, limi
             f"{config.model}: {odd} is {kind}, which cannot travel; give it in float32, and --set precision=bf16 "
             "computes in bfloat16"
         )
+    if odd := next((name for name in (*split.shared_names, *split.personal_names) if not _finite(state[name])), None):
+        raise UserError(
+            f"{config.model}: {odd} has values that are no numbers (NaN or infinite); register a mask of them with "
+            "persistent=False"
+        )
     if shape:
         meet(config, model, split, blank(config, shape, number=2))
     return First(config, model, split, start)
+
+
+def _state_problem(model: nn.Module) -> str | None:
+    """Why a network's state cannot be that of every site, with the name of the entry; None if it can."""
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if not isinstance(tensor, torch.Tensor):
+            return f"{name} of its state is of type {type(tensor).__name__}; keep it out of state_dict, or as a tensor"
+        if is_lazy(tensor):
+            return f"{name} has no shape before images come (a lazy layer); give the layer its sizes"
+        if tensor.layout != torch.strided:
+            return f"{name} is sparse; register it with persistent=False, or as a dense tensor"
+        if any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)):
+            return f"{name} has one place in memory for several values, as expand() gives; register a clone()"
+    return None
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    """Whether all its values are finite numbers."""
+    known = tensor if tensor.element_size() > 1 else tensor.float()  # torch does not ask that of types of 8 bits
+    return not tensor.is_floating_point() or bool(torch.isfinite(known).all())
 
 
 def is_known_to_numpy(dtype: torch.dtype) -> bool:

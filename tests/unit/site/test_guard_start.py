@@ -69,6 +69,26 @@ def test_a_network_whose_type_cannot_travel_is_refused_in_words():
         Federation.of(config("fedavg", model="tiny:Half"))
 
 
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("said", r"tiny:Odd: _extra_state of its state is of type dict; keep it out of state_dict"),
+        ("lazy", r"tiny:Odd: odd has no shape before images come \(a lazy layer\); give the layer its sizes"),
+        ("sparse", "tiny:Odd: odd is sparse; register it with persistent=False"),
+        ("expanded", r"tiny:Odd: odd has one place in memory for several values, as expand\(\) gives"),
+        ("infinite", r"tiny:Odd: odd has values that are no numbers \(NaN or infinite\); register a mask of them"),
+    ],
+)
+def test_a_network_whose_state_no_site_could_take_up_is_refused_before_training(entry, words):
+    with pytest.raises(UserError, match=words):
+        Federation.of(config("fedavg", model="tiny:Odd", model_args={"entry": entry}))
+
+
+def test_a_frozen_mask_may_be_infinite():
+    fields = {"model": "tiny:Odd", "model_args": {"entry": "infinite"}, "frozen": "modules:odd"}
+    assert "odd" in Federation.of(config("fedavg", **fields)).split.frozen
+
+
 def test_images_to_train_with_come_no_earlier_than_the_method_has_them():
     images = torch.full((8, 1, 4, 4), 0.5, dtype=torch.float16)
     impression = {"impression/images": images, "impression/labels": torch.zeros(8, dtype=torch.int64)}
