@@ -65,6 +65,14 @@ def changed(site, seed, *, change):
             return replace(data, patients=test)
         case "a column of int32":
             data.labels.update({part: of[:, None].int() for part, of in data.labels.items()})
+        case "arrays" | "volumes of arrays":
+            made = volumes(data) if change.startswith("volumes") else data
+            made.images["train"] = [image.numpy() for image in made.images["train"]]
+            return made
+        case "named patients":
+            return replace(data, patients={"test": ["a", "a", "b", "b", "b", "c", "c"]})
+        case "listed labels":
+            data.labels["test"] = data.labels["test"].tolist()
         case "few labels":
             data.labels["train"] = data.labels["train"][:8]
         case "no validation":
@@ -129,6 +137,9 @@ def test_labels_of_ones_own_images_may_be_a_column():
             r"site-1: train: labels are \[13, 2\], and classification has one class a case, \(13,\); several",
         ),
         ("short", r"site-1: train: images are int16; uint8, 0 to 255, or floating point in \[-1, 1\] is needed"),
+        ("arrays", "site-1: train: images are of type list; a tensor is needed, as torch.as_tensor makes it"),
+        ("named patients", "site-1: test: patients are of type list; a tensor is needed"),
+        ("listed labels", "site-1: test: labels are of type list; a tensor is needed"),
         ("masks", "site-1: MaskedImages has masks, and classification takes none: say --task segmentation"),
         ("no numbers", r"site-1: test: images have values that are no numbers \(NaN or infinite\)"),
     ],
@@ -145,6 +156,7 @@ def test_what_ones_own_images_lack_is_said(change, words):
         ("loaders", "SiteLoaders has one label or several a case; segmentation takes MaskedImages or MaskedVolumes"),
         ("no test masks", "site-1: MaskedImages has no test images and masks; no cases are empty"),
         ("masks of short images", r"site-1: train: images are int16; uint8, 0 to 255, or floating point in"),
+        ("volumes of arrays", "site-1: train: images are of type ndarray; a tensor is needed"),
         ("masks of no numbers", r"site-1: test: images have values that are no numbers \(NaN or infinite\)"),
         ("volumes of short images", r"site-1: train: images are int16; uint8, 0 to 255, or floating point in"),
     ],

@@ -155,6 +155,9 @@ def _fitted(site: str, data: ImageTensors, learned: Task) -> ImageTensors:
         _require_part(site, data, part, data.labels)
         where, images, own = f"{site}: {part}:", len(data.images[part]), data.labels[part]
         _require_pixels(where, data.images[part])
+        for what, of in (("labels", data.labels), ("patients", data.patients), ("persons", data.persons)):
+            if part in of:
+                _require_tensor(where, what, of[part])
         if own.is_floating_point() and one_class:
             kind = str(own.dtype).removeprefix("torch.")
             raise UserError(f"{where} labels are {kind}; whole numbers, the classes, are needed")
@@ -180,11 +183,20 @@ def _fitted(site: str, data: ImageTensors, learned: Task) -> ImageTensors:
 
 def _require_pixels(where: str, images: Tensor) -> None:
     """UserError unless they are as :func:`~medpfl.core.site_data.scale` takes them, and numbers."""
+    _require_tensor(where, "images", images)
     if not (images.is_floating_point() or images.dtype == torch.uint8):
         kind = str(images.dtype).removeprefix("torch.")
         raise UserError(f"{where} images are {kind}; uint8, 0 to 255, or floating point in [-1, 1] is needed")
     if images.is_floating_point() and not bool(images.isfinite().all()):
         raise UserError(f"{where} images have values that are no numbers (NaN or infinite)")
+
+
+def _require_tensor(where: str, what: str, given: Any) -> None:
+    if not isinstance(given, Tensor):
+        kind = type(given).__name__
+        raise UserError(
+            f"{where} {what} are of type {kind}; a tensor is needed, as torch.as_tensor makes it of numbers"
+        )
 
 
 def _require_part(site: str, data: Any, part: Part, labels: Mapping[Part, Any]) -> None:
@@ -203,6 +215,7 @@ def _require_fitting(site: str, data: MaskedImages | MaskedVolumes, masks: Mappi
         for image, mask in [(own, of)] if isinstance(own, Tensor) else zip(own, of, strict=True):
             channel = 1 if isinstance(own, Tensor) else 0
             _require_pixels(where, image)
+            _require_tensor(where, "masks", mask)
             if mask.dtype != torch.uint8:
                 raise UserError(
                     f"{where} masks are {str(mask.dtype).removeprefix('torch.')}; uint8, the classes, is needed"
