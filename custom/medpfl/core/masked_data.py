@@ -49,7 +49,7 @@ class MaskedImages(ImageTensors):
     """Pictures or slices of one size; ``labels`` are their masks, (n, H, W) uint8.
 
     ``patients`` say which are one case's, (n,) from 0 without a gap, never falling: a case's slices lie together and in
-    order. Without them every picture is a case of its own.
+    order (what a function of the user's own returns is numbered so). Without them every picture is a case of its own.
 
     Attributes:
         spacings: by part, of each case; empty where they are not known.

@@ -94,6 +94,17 @@ def changed(site, seed, *, change):
             return loaders(site, seed)
         case "masks":
             return masked(data)
+        case "masked patients" | "scattered" | "few masked patients" | "few spacings":
+            numbers = [900, 900, 5, 5, 5, 70, 70]
+            if change == "scattered":
+                numbers[-1] = 5
+            found = {"test": torch.tensor(numbers[: 3 if change.startswith("few masked") else None])}
+            spacings = {"test": [(1.0, 1.0, 1.0)] * 2} if change == "few spacings" else {}
+            return replace(masked(data), patients=found, spacings=spacings)
+        case "few volumes' spacings":
+            return replace(volumes(data), spacings={"test": [(1.0, 1.0, 1.0)]})
+        case "few volumes' persons":
+            return replace(volumes(data), persons={"test": torch.tensor([1])})
         case "no test masks":
             found = masked(data)
             del found.labels["test"]
@@ -105,6 +116,11 @@ def changed(site, seed, *, change):
 
 def of_changed(change):
     fields = {"data": "test_sites:changed", "data_args": {"change": change}, "sites": 2}
+    return OwnData(make_config(algorithm="fedavg", **fields)).site("site-1", CPU)
+
+
+def masks_of_changed(change):
+    fields = {"data": "test_sites:changed", "data_args": {"change": change}, "sites": 2, "task": "segmentation"}
     return OwnData(make_config(algorithm="fedavg", **fields)).site("site-1", CPU)
 
 
@@ -156,15 +172,25 @@ def test_what_ones_own_images_lack_is_said(change, words):
         ("loaders", "SiteLoaders has one label or several a case; segmentation takes MaskedImages or MaskedVolumes"),
         ("no test masks", "site-1: MaskedImages has no test images and masks; no cases are empty"),
         ("masks of short images", r"site-1: train: images are int16; uint8, 0 to 255, or floating point in"),
+        ("scattered", "site-1: test: slices of patient 5 do not lie together; order images by patient"),
+        ("few masked patients", "site-1: test: 3 patients, and 7 images; one each is needed"),
+        ("few spacings", "site-1: test: 2 spacings, and 3 cases; one each is needed"),
+        ("few volumes' spacings", "site-1: test: 1 spacings, and 7 cases; one each is needed"),
+        ("few volumes' persons", "site-1: test: 1 persons, and 7 volumes; one each is needed"),
         ("volumes of arrays", "site-1: train: images are of type ndarray; a tensor is needed"),
         ("masks of no numbers", r"site-1: test: images have values that are no numbers \(NaN or infinite\)"),
         ("volumes of short images", r"site-1: train: images are int16; uint8, 0 to 255, or floating point in"),
     ],
 )
 def test_one_label_an_image_is_no_mask(change, words):
-    fields = {"data": "test_sites:changed", "data_args": {"change": change}, "sites": 2, "task": "segmentation"}
     with pytest.raises(UserError, match=words):
-        OwnData(make_config(algorithm="fedavg", **fields)).site("site-1", CPU)
+        masks_of_changed(change)
+
+
+def test_patients_of_ones_own_masks_may_have_any_numbers():
+    data = masks_of_changed("masked patients")
+    assert data.bags("test").tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert [len(case.images) for case in data.cases("test")] == [2, 3, 2]
 
 
 @pytest.fixture(scope="module")

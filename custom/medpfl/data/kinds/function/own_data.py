@@ -59,9 +59,12 @@ class OwnData:
             return data
         if isinstance(data, MaskedVolumes):
             _require_fitting(name, data, data.masks)
+            for part, masks in data.masks.items():
+                _require_one_each(f"{name}: {part}:", data, part, len(masks), "volumes")
             return replace(data, device=device)
         if isinstance(data, MaskedImages):
             _require_fitting(name, data, data.labels)
+            data = _in_cases(name, data)
         else:
             data = _fitted(name, data, self.config.learned)
         moved = {
@@ -169,8 +172,8 @@ def _fitted(site: str, data: ImageTensors, learned: Task) -> ImageTensors:
                 "labels are --task multi-label, masks MaskedImages"
             )
         for what, of in (("labels", own), ("patients", data.patients.get(part)), ("persons", data.persons.get(part))):
-            if of is not None and len(of) != images:
-                raise UserError(f"{where} {len(of)} {what}, and {images} images; one each is needed")
+            if of is not None:
+                _require_number(where, what, of, images, "images")
         labels[part] = own if own.is_floating_point() else own.long()
         if part in data.patients:
             known, said = data.patients[part], labels[part]
@@ -189,6 +192,43 @@ def _require_pixels(where: str, images: Tensor) -> None:
         raise UserError(f"{where} images are {kind}; uint8, 0 to 255, or floating point in [-1, 1] is needed")
     if images.is_floating_point() and not bool(images.isfinite().all()):
         raise UserError(f"{where} images have values that are no numbers (NaN or infinite)")
+
+
+def _in_cases(site: str, data: MaskedImages) -> MaskedImages:
+    """With cases numbered from 0 in the order in which they lie.
+
+    Raises:
+        UserError: slices of a case do not lie together, or patients, persons or spacings are too few or too many.
+    """
+    patients = {}
+    for part, masks in data.labels.items():
+        where, cases = f"{site}: {part}:", len(masks)
+        if (known := data.patients.get(part)) is not None:
+            _require_number(where, "patients", known, len(masks), "images")
+            found, patients[part] = known.unique_consecutive(return_inverse=True)
+            if len(found) > len(found.unique()):
+                twice = next(number for number in found.tolist() if (found == number).sum() > 1)
+                raise UserError(f"{where} slices of patient {twice} do not lie together; order images by patient")
+            cases = len(found)
+        _require_one_each(where, data, part, len(masks), "images", cases)
+    return replace(data, patients=patients)
+
+
+def _require_one_each(
+    where: str, data: MaskedImages | MaskedVolumes, part: Part, images: int, called: str, cases: int | None = None
+) -> None:
+    """UserError unless each image has a person and each case a spacing, where either is told."""
+    if part in data.persons:
+        _require_number(where, "persons", data.persons[part], images, called)
+    spacings = data.spacings.get(part)
+    if spacings and len(spacings) != (wanted := images if cases is None else cases):
+        raise UserError(f"{where} {len(spacings)} spacings, and {wanted} cases; one each is needed")
+
+
+def _require_number(where: str, what: str, given: Any, images: int, called: str) -> None:
+    _require_tensor(where, what, given)
+    if len(given) != images:
+        raise UserError(f"{where} {len(given)} {what}, and {images} {called}; one each is needed")
 
 
 def _require_tensor(where: str, what: str, given: Any) -> None:
