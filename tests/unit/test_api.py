@@ -16,6 +16,7 @@ import medpfl
 from medpfl.core.statefile import read_state
 from medpfl.runs import api
 from medpfl.runs.seeds import seeds_of
+from medpfl.runs.shown import Comparison
 
 OWN = {"data": site_data, "model": Net, "rounds": 2, "sites": 2, "quiet": True, "device": "cpu"}
 
@@ -189,6 +190,14 @@ def test_mistakes_are_named(call, said):
 def test_mistakes_of_comparisons_are_named(algorithms, call, said):
     with pytest.raises(medpfl.UserError, match=said):
         medpfl.compare(algorithms, **call)
+
+
+def test_a_copy_goes_where_the_run_of_such_a_name_would(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.json").write_text("{}")
+    assert Comparison({}, tmp_path / "run", None).save("~/kept") == tmp_path / "kept"
+    assert (tmp_path / "kept" / "results.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from torch import nn
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
+from medpfl.core.home import at_home
 from medpfl.core.near import did_you_mean
 from medpfl.core.site_data import Part
 from medpfl.core.statefile import read_state
@@ -107,7 +108,7 @@ class _Kept(ABC):
         Raises:
             UserError: something is in it.
         """
-        target = Path(folder)
+        target = at_home(folder)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise UserError(f"{target}: something is there; choose another folder")
         shutil.copytree(self.folder, target, dirs_exist_ok=True)
