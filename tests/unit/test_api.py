@@ -70,6 +70,10 @@ def test_the_models_are_those_that_the_sites_use():
     assert len(run.predictions("south-2", "train")[1]) == len(data.labels["train"])
     with pytest.raises(medpfl.UserError, match="no site 'east': it has north-1, south-2"):
         run.predictions("east")
+    with pytest.raises(medpfl.UserError, match="no site 2: it has"):
+        run.predictions(2)
+    with pytest.raises(medpfl.UserError, match="part='val': use train, validation, test"):
+        run.predictions("south-2", "val")
     with pytest.raises(KeyError, match="no model of 'east': there are north-1, south-2"):
         run.models["east"]
     none = medpfl.run("fedavg", **OWN | {"data_args": {"validation": 0}})
@@ -148,6 +152,8 @@ def test_held_out_centres_are_a_list_of_names_as_sites_are():
         ({"mu": 0.1}, r"a setting of training or of the method goes into settings=\{'mu': 0.1\}"),
         ({"settings": {"lambda": 0.1}}, "setting 'lambda' has no meaning for fedavg"),
         ({"env": "prod"}, "env='prod': use inprocess, sim or poc"),
+        ({"threads": "2"}, "threads='2': give a whole number"),
+        ({"out": 3}, "out=3: give a folder's path"),
         ({"data": "nowhere.npz"}, "nowhere.npz"),
         ({"data": lambda site, seed: images()}, "sites call it by its name, and test_api has none such at its top"),
         ({"data": inner()}, "data=inner.<locals>.local: sites call it by its name"),

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from difflib import get_close_matches
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -116,7 +117,7 @@ def run(
     if not isinstance(algorithm, str | Algorithm):
         raise UserError(f"run({algorithm!r}): give one algorithm's name; medpfl.compare takes several")
     algorithm = _named(algorithm, env)
-    asked = _asked(env, data=data, model=model, sites=sites, settings=settings, **fields)
+    asked = _asked(env, threads, data=data, model=model, sites=sites, settings=settings, **fields)
     with _folder(out) as (folder, temporary):
         config = config_of(algorithm, asked)
         with _shown(quiet, config.algorithm, config.rounds) as watch:
@@ -198,7 +199,7 @@ def compare(
         if name in fields:
             hint = "seeds=[...] says which" if name == "seed" else f"a variant has it, e.g. fedap:{name}=..."
             raise UserError(f"{name}={fields[name]!r}: not of a whole comparison: {hint}")
-    asked = _asked(env, data=data, model=model, sites=sites, settings=settings, **fields)
+    asked = _asked(env, threads, data=data, model=model, sites=sites, settings=settings, **fields)
     with _folder(out) as (folder, temporary):
         how = How(partial(_shown, quiet), env, threads, overwrite=overwrite, together=new_test, forgotten=forgetting)
         if sweeps is not None:
@@ -212,8 +213,10 @@ def _named(algorithm: str | Algorithm, env: str) -> str:
     return algorithm if isinstance(algorithm, str) else method_spec(algorithm, elsewhere=env != "inprocess")
 
 
-def _asked(env: str, **given: Any) -> dict[str, Any]:
+def _asked(env: str, threads: int | None, **given: Any) -> dict[str, Any]:
     """All fields of a configuration, None for those of which nothing is said."""
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, Integral)):
+        raise UserError(f"threads={threads!r}: give a whole number, or None for as many as there are cores")
     if env not in ("inprocess", "sim", "poc"):
         raise UserError(f"env={env!r}: use inprocess, sim or poc; real sites have `medpfl run --env prod`")
     known = [name for name in RunConfig.model_fields if name not in ("algorithm", "names")]
@@ -243,6 +246,8 @@ def _asked(env: str, **given: Any) -> dict[str, Any]:
 def _folder(out: str | os.PathLike | None) -> Iterator[tuple[Path, TemporaryDirectory | None]]:
     """The folder of a run, and its owner if it is a temporary one, which goes at once where the run fails."""
     if out is not None:
+        if not isinstance(out, str | os.PathLike):
+            raise UserError(f"out={out!r}: give a folder's path")
         yield at_home(out), None
         return
     temporary = TemporaryDirectory(prefix="medpfl-")

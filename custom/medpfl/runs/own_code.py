@@ -24,7 +24,7 @@ def spec_of(thing: Callable[..., Any], what: str, *, elsewhere: bool) -> str:
     """
     name, module = getattr(thing, "__qualname__", ""), getattr(thing, "__module__", "")
     if not name:
-        hint = "its class" if what == "model" else "a function, and its arguments by data_args,"
+        hint = "its class" if what == "model" else "a function and, by data_args, its arguments"
         raise UserError(f"{what}={type(thing).__name__}(...): give {hint}: every site calls it by its name")
     if getattr(sys.modules.get(module), name, None) is not thing:
         raise UserError(

@@ -19,7 +19,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.home import at_home
 from medpfl.core.near import did_you_mean
-from medpfl.core.site_data import Part
+from medpfl.core.site_data import PARTS, Part
 from medpfl.core.statefile import read_state
 from medpfl.data.sites import open_source
 from medpfl.engine.first_model import seeded_model
@@ -145,10 +145,13 @@ class Run(_Kept):
             of scans a patient.
 
         Raises:
-            UserError: there is no such site, the data are not here, or the site has no such samples.
+            UserError: there is no such site or part, the data are not here, or the site has no such samples.
         """
-        if site not in self.models:
-            raise UserError(f"no site {site!r}{did_you_mean(site, self.models)}: it has {', '.join(self.models)}")
+        if site not in list(self.models):
+            hint = did_you_mean(str(site), self.models)
+            raise UserError(f"no site {site!r}{hint}: it has {', '.join(self.models)}")
+        if part not in PARTS:
+            raise UserError(f"part={part!r}: use {', '.join(PARTS)}")
         model, data = self.models[site], open_source(self._config).site(site, torch.device("cpu"))
         if not data.samples(part):
             raise UserError(f"{site} has no {part} samples")
