@@ -87,6 +87,8 @@ def algorithm(name: str) -> Algorithm:
     head, colon, settings = name.partition(":")
     if colon and head in known:
         raise UserError(f"algorithm {name!r}: settings of one run are given by --set, here {settings}")
+    if name.endswith(".py"):
+        raise UserError(f"algorithm {name!r}: say which method of the file, {name}:NAME, with an Algorithm's name")
     near = difflib.get_close_matches(name, known, n=2) or list(known)
     own = "one of another package is there where that is installed, one of a file is FILE.py:NAME"
     raise UserError(

@@ -388,3 +388,8 @@ def test_what_is_shown_stands_in_the_results_at_the_end_alone(monkeypatch):
 def test_a_method_that_is_not_known_is_answered_with_where_methods_are_found():
     with pytest.raises(UserError, match=r"one of another package is there where that is installed, one of a file is"):
         algorithm("mine")
+
+
+def test_a_file_without_a_methods_name_is_asked_for_one():
+    with pytest.raises(UserError, match=r"algorithm 'fedmine\.py': say which method of the file, fedmine\.py:NAME"):
+        algorithm("fedmine.py")
