@@ -114,6 +114,12 @@ def test_a_setting_with_two_names_is_one():
         settings_of([Variant.parse("vit-heads:lambda=0.3,consistency=0.1")], {})
 
 
+@pytest.mark.parametrize("text", ["fedprox:mu=0.1,mu=0.2", "fedap:model=lenet5,model=alexnet-bn"])
+def test_a_variant_says_each_thing_once(text):
+    with pytest.raises(UserError, match=r"'fed.*: (mu|model) is there twice; give it once"):
+        Variant.parse(text)
+
+
 def test_model_arguments_go_to_the_models_that_have_them():
     found = model_arguments_of(["lenet5", "vit-tiny"], {"patch_size": 7})
     assert found == {"lenet5": {}, "vit-tiny": {"patch_size": 7}}

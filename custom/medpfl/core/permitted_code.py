@@ -22,10 +22,12 @@ def permitted_module(spec: str, what: str) -> ModuleType:
     """The module of ``module:name``, imported.
 
     Raises:
-        UserError: nobody has permitted it.
+        UserError: nobody has permitted it, or it is a file's name.
         Exception: whatever its import raises.
     """
-    module = spec.partition(":")[0]
+    module, _, name = spec.partition(":")
+    if module.endswith(".py"):
+        raise UserError(f"{what} {spec!r}: give the module, not its file: {module.removesuffix('.py')}:{name}")
     if module not in _permitted:
         raise UserError(
             f"{what} {spec!r}: code of {module!r}, which nobody here has permitted; a site permits it with "

@@ -87,6 +87,8 @@ class Variant:
             key, equals, value = item.partition("=")
             if not equals or not value:
                 raise UserError(f"{text!r}: give ALGORITHM or ALGORITHM:KEY=VALUE, e.g. fedap:mixing=uniform")
+            if key in choices or key in settings:
+                raise UserError(f"{text!r}: {key} is there twice; give it once")
             if key in ("personal", "mixing", "model", "use"):
                 choices[key] = value
             else:

@@ -305,6 +305,7 @@ def test_own_data_cannot_be_pooled():
     [
         ("subprocess:run", "data 'subprocess:run': code of 'subprocess', which nobody here has permitted"),
         ("tiny:contextmanager", "data 'tiny:contextmanager': it is contextlib's, which 'tiny' only imports"),
+        ("tiny.py:site_data", "data 'tiny.py:site_data': give the module, not its file: tiny:site_data"),
         ("no_such_package:f", "data 'no_such_package:f': no module 'no_such_package' can be imported"),
         ("tiny:no_such_name", "data 'tiny:no_such_name': module 'tiny' has no 'no_such_name'"),
     ],

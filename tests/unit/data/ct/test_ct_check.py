@@ -232,7 +232,7 @@ def test_what_the_tables_split_lacks(tmp_path):
     [
         ("series,label", "s2,9", "label '9' is neither"),
         ("series,label", "s2,", "label is empty"),
-        ("series,label,split", "s2,1,training", "split is 'training'"),
+        ("series,label,split", "s2,1,dev", "split is 'dev'"),
         ("series,label", "s2,1\n./s2/,1", "is there a second time"),
     ],
 )

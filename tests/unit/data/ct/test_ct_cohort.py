@@ -93,7 +93,7 @@ def centre(tmp_path_factory):
         (["s0,0", "s1,1", "s7,1"], "series,label", "s7: there is neither a series nor a folder of that name"),
         (["s0,0", "s1,1", "two,1"], "series,label", "two: 2 series are in this folder"),
         (["s0,0", "s1,1", "none,1"], "series,label", "none: no DICOM series is in this folder"),
-        (["s0,0,train", "s1,1,training"], "series,label,split", "line 3: split is 'training'; right are train"),
+        (["s0,0,train", "s1,1,dev"], "series,label,split", "line 3: split is 'dev'; right are train"),
         (["s0,0,train", "s1,1,"], "series,label,split", "line 3: no split, while other rows have one"),
         (
             ["s0,0,train,A", "s1,1,test,A"],
