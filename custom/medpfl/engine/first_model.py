@@ -85,7 +85,8 @@ def first_model(config: RunConfig, source: DataSource, start: Start | None, limi
             f"{config.model}: {odd} is {kind}, which cannot travel; give it in float32, and --set precision=bf16 "
             "computes in bfloat16"
         )
-    if odd := next((name for name in (*split.shared_names, *split.personal_names) if not _finite(state[name])), None):
+    trained = () if start else (*split.shared_names, *split.personal_names)  # a start has been judged, or will be
+    if odd := next((name for name in trained if not _finite(state[name])), None):
         raise UserError(
             f"{config.model}: {odd} has values that are no numbers (NaN or infinite); register a mask of them with "
             "persistent=False"
