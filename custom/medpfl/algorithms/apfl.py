@@ -27,7 +27,7 @@ from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run
 from medpfl.algorithms.mixing import Samples
 from medpfl.core.parameters import State
-from medpfl.core.seeding import end_batch
+from medpfl.core.seeding import end_batch, listener
 from medpfl.core.settings import Settings, setting
 from medpfl.models import logits
 from medpfl.training.loop import Epochs, Loss, batch_norm_for, finite_mean, require_finite
@@ -117,7 +117,9 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
     """
     common, of_own = work.model.train(), dict(own.train().named_parameters())
     trainer, memory = work.trainer, work.memory
-    of_common = Steps(trainer, common, list(common.parameters()), work.before_step, work.after_step, memory)
+    of_common = Steps(
+        trainer, common, list(common.parameters()), work.before_step, work.after_step, memory, listener(work.order)
+    )
     of_mixture = Steps(trainer, own, list(own.parameters()), (), (), memory and memory.of(AdaptiveMixture.name))
     total: Count = 0.0
     count: Count = 0

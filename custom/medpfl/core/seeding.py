@@ -1,7 +1,7 @@
 """Every random choice derives from (seed, who, when, what for), so a run repeats bit for bit in any engine."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -57,6 +57,8 @@ class Order(torch.Generator):
             gives batches says it.
         step: of what it is trained on: the round's own, or a further step of a method's (:func:`trained_on_too`).
         given: of samples of which nobody knows which they are, how many there were so far.
+        taken: called after each of the round's own steps with what its gradients were multiplied by, 0 where the step
+            was left out; None where nobody listens.
     """
 
     changes: torch.Generator | None = None
@@ -64,6 +66,7 @@ class Order(torch.Generator):
     batch: torch.Tensor | None = None
     step: str = ""
     given: int = 0
+    taken: Callable[[torch.Tensor | float], None] | None = None
 
 
 def is_even(order: torch.Generator) -> bool:
@@ -75,6 +78,11 @@ def end_batch(order: torch.Generator) -> None:
     """What goes through the model until the next batch is none that is trained on."""
     if isinstance(order, Order):
         order.batch = None
+
+
+def listener(order: torch.Generator) -> Callable[[torch.Tensor | float], None] | None:
+    """Who is to hear of each step that is taken in this order; None for nobody."""
+    return order.taken if isinstance(order, Order) else None
 
 
 @contextmanager

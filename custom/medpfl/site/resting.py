@@ -46,6 +46,7 @@ class Resting:
         owners = data.owners("train")
         self._owners = None if owners is None else owners.cpu().unique(return_inverse=True)[1]
         self._sizes: dict[tuple[str, str], list[tuple[Tensor, Tensor, Tensor]]] = {}
+        self._waiting: list[tuple[tuple[str, str], Tensor, Tensor, Tensor]] = []  # for their step
         self._unknown: set[str] = set()
         self._inputs = self._layers = 0
 
@@ -65,9 +66,11 @@ class Resting:
             hook = self._hook(name, module, weights, time_first)
             hooks.append(module.register_forward_hook(hook, with_kwargs=True))
             self._layers += 1
+        self._order.taken = self._taken
         try:
             yield
         finally:
+            self._order.taken = None
             for hook in hooks:
                 hook.remove()
 
@@ -76,14 +79,16 @@ class Resting:
 
         A method's further steps count by themselves: it may scale them up to the size of all the others.
         """
+        self._taken(1.0)  # of whom nobody says that steps are taken
         found = (self._alike(met) / (1 if step else self._epochs) for (_, step), met in self._sizes.items())
         return min(found, default=float("inf"))
 
     def require_many(self, least: int) -> None:
         """StateError where the update rests on few patients, by a site's least number of them, or nobody can say."""
+        patients = self.patients()
         if self._unknown or (self._layers and not self._sizes):
             raise StateError(words.UPDATE_OF_UNKNOWN())
-        if (patients := self.patients()) < least / SHARE:
+        if patients < least / SHARE:
             logger.warning("the update rests on as many patients as %.1f alike would", patients)
             raise StateError(words.UPDATE_OF_FEW(least))
 
@@ -122,7 +127,18 @@ class Resting:
             gradient = torch.where(gradient.isfinite().all(), gradient, torch.zeros_like(gradient))
         # Others' samples may go with the site's own, which are the first.
         whose = whose.repeat(self._each)[: len(gradient)]
-        self._sizes.setdefault(where, []).append((whose, gradient[: len(whose)], came[: len(whose)]))
+        self._waiting.append((where, whose, gradient[: len(whose)], came[: len(whose)]))
+
+    def _taken(self, share: Tensor | float) -> None:
+        """A step of the round's own was taken by so much of its gradients.
+
+        Clipping may leave next to nothing of them where another layer's are large, a loss that overflows nothing.
+        """
+        for where, whose, gradient, came in self._waiting:
+            if not where[1]:
+                gradient = gradient * share if isinstance(share, Tensor) or share else torch.zeros_like(gradient)
+            self._sizes.setdefault(where, []).append((whose, gradient, came))
+        self._waiting.clear()
 
     @staticmethod
     def _alike(met: Sequence[tuple[Tensor, Tensor, Tensor]]) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.reasons import Reason
-from medpfl.core.seeding import end_batch, seed_global
+from medpfl.core.seeding import end_batch, listener, seed_global
 from medpfl.core.site_data import SiteData
 from medpfl.models import logits
 from medpfl.training.memory import Memory
@@ -118,7 +118,7 @@ def train_epochs(
     total: Count = 0.0
     count: Count = 0
     with only_these(model, trained), laid_out(model, channels_last=trainer.channels_last):
-        steps = Steps(trainer, model, trained, before_step, after_step, memory)
+        steps = Steps(trainer, model, trained, before_step, after_step, memory, listener(order))
         for _ in range(number):
             for x, y in trainer.batches(data, order):
                 with batch_norm_for(model, y, data.images_per_sample):

@@ -19,6 +19,9 @@ _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _FIRST_SCALE = 2.0**12
 """Of fp16's losses. torch begins at 2^16 and drops a step for each halving, which a round of ten steps cannot spare."""
 
+_CLIP_EPS = 1e-6
+"""What torch adds to the norm that it clips by."""
+
 
 class Steps:
     """Steps of some of a model's parameters.
@@ -30,6 +33,8 @@ class Steps:
         before_step: called with a step's gradients there, before they are clipped.
         after_step: called after each step.
         memory: where the optimizer's state comes from and goes to; None for afresh.
+        taken: called after each step with what its gradients were multiplied by before it was taken, 0 where it was
+            left out.
     """
 
     def __init__(
@@ -40,8 +45,9 @@ class Steps:
         before_step: Sequence[Callable[[], None]] = (),
         after_step: Sequence[Callable[[], None]] = (),
         memory: Memory | None = None,
+        taken: Callable[[Count], None] | None = None,
     ):
-        self._settings, self._memory = trainer.settings, memory
+        self._settings, self._memory, self._taken = trainer.settings, memory, taken
         self._before_step, self._after_step = before_step, after_step
         self._parameters = [p for p in parameters if p.requires_grad]
         self._device = self._parameters[0].device.type
@@ -97,15 +103,21 @@ class Steps:
 
     def _take(self) -> None:
         self._scaler.unscale_(self._optimizer)
+        share: Count = 1.0
         if self._settings.accumulate > 1:
-            gradients = [p.grad for p in self._parameters if p.grad is not None]
-            torch._foreach_mul_(gradients, self._settings.batch_size / _one_at_least(self._samples))
+            share = self._settings.batch_size / _one_at_least(self._samples)
+            torch._foreach_mul_([p.grad for p in self._parameters if p.grad is not None], share)
         for change in self._before_step:
             change()
         if self._settings.grad_clip:
-            clip_grad_norm_(self._parameters, self._settings.grad_clip, foreach=True)
+            norm = clip_grad_norm_(self._parameters, self._settings.grad_clip, foreach=True)
+            share = share * (self._settings.grad_clip / (norm + _CLIP_EPS)).clamp(max=1)
+        scale = self._scaler.get_scale() if self._taken else 1.0
         self._scaler.step(self._optimizer)
         self._scaler.update()
+        if self._taken:  # a step of fp16 that overflows is left out, and the next ones' scale is smaller
+            left_out = not scale or self._scaler.get_scale() < scale
+            self._taken(0.0 if left_out else share / scale)
         self._optimizer.zero_grad()
         for change in self._after_step:
             change()
