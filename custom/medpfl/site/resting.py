@@ -16,6 +16,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_leaves
 
 from medpfl.core.parameters import StateError
@@ -67,8 +68,11 @@ class Resting:
             hooks.append(module.register_forward_hook(hook, with_kwargs=True))
             self._layers += 1
         self._order.taken = self._taken
+        before = {name: tensor.clone() for name, tensor in _moved_by_nothing(model, shared).items()}
         try:
             yield
+            now = _moved_by_nothing(model, shared)
+            self._unknown |= {name for name, tensor in before.items() if not torch.equal(tensor, now[name])}
         finally:
             self._order.taken = None
             for hook in hooks:
@@ -162,6 +166,18 @@ def _layers_of(model: nn.Module, shared: Container[str]) -> Iterator[tuple[str, 
         own = module.named_parameters(recurse=False)
         if weights := [p for key, p in own if f"{name}.{key}".removeprefix(".") in shared]:
             yield name, module, weights
+
+
+def _moved_by_nothing(model: nn.Module, shared: Container[str]) -> dict[str, Tensor]:
+    """Shared entries that neither a gradient nor batch norm changes: what else does may be of one batch, or one image.
+
+    MONAI's VQVAE has such: sums of the features that it met.
+    """
+    known = {name for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, _NormBase):
+            known |= {f"{path}.{name}".removeprefix(".") for name, _ in module.named_buffers()}
+    return {name: t.detach() for name, t in model.state_dict().items() if name in shared and name not in known}
 
 
 def _by_sample(values: Tensor, count: int, time_first: bool) -> Tensor | None:

@@ -1,12 +1,17 @@
-"""On how many patients an update rests goes by the steps that are taken: clipped, or left out where fp16 overflows."""
+"""On how many patients an update rests goes by what moves the weights: clipped steps, those that fp16 leaves out.
+
+And what no step moves may be of a single image.
+"""
 
 import pytest
 import torch
+from monai.networks.layers.vector_quantizer import EMAQuantizer
 from test_resting import BRIGHTEST, DATA, Plain, order
-from tiny import config
+from tiny import Net, config
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from medpfl.core.parameters import StateError
 from medpfl.site.resting import Resting
 from medpfl.training.loop import plain_objective, train_epochs
 
@@ -50,3 +55,45 @@ def test_a_step_that_overflows_counts_for_nothing():
     assert rests_on(Loud(6e4)) > 6
     assert rests_on(Loud(6e4), precision="fp16") < 4
     assert rests_on(Plain(), precision="fp16") > 6
+
+
+class Kept(Net):
+    """It keeps the last batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(16))
+
+    def forward(self, x):
+        if self.training:
+            self.kept.copy_(x.flatten(1).mean(0))
+        return super().forward(x)
+
+
+class Quantized(Net):
+    """As MONAI's VQVAE: a table of features that no gradient trains."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = EMAQuantizer(2, 50, 16, decay=0.0)
+
+    def forward(self, x):
+        return super().forward(self.table(x.reshape(-1, 16, 1, 1))[0])
+
+
+@pytest.mark.parametrize(("model", "told"), [(Kept(), False), (Quantized(), False), (Net(), True)])
+def test_what_passes_keep_of_their_images_does_not_leave(model, told):
+    drawn = order()
+    resting, shared = Resting(DATA, drawn, 1), list(model.state_dict())
+    with resting.watched(model, shared):
+        train_epochs(model, DATA, config().trainer, 1, drawn, plain_objective(model, cross_entropy))
+    if told:
+        resting.require_many(12)
+        return
+    with pytest.raises(StateError, match="it cannot be told on how many patients"):
+        resting.require_many(12)
+    own = [name for name in shared if not name.startswith(("kept", "table"))]
+    resting = Resting(DATA, drawn, 1)
+    with resting.watched(model, own):  # it may stay at the site
+        train_epochs(model, DATA, config().trainer, 1, drawn, plain_objective(model, cross_entropy))
+    resting.require_many(12)
