@@ -33,7 +33,7 @@ _CHOICE = ("verdict", "used", "weight")
 
 
 def of_enough(
-    metrics: Mapping[str, Any], policy: SitePolicy, judges: int, *, chooses: bool, loss: bool
+    metrics: Mapping[str, Any], policy: SitePolicy, judges: int, *, trained: int, chooses: bool, loss: bool
 ) -> dict[str, Any]:
     """An answer's numbers with measures of what rests on enough patients, where the policy wants them coarse.
 
@@ -43,6 +43,7 @@ def of_enough(
         metrics: of one answer, as the site's own code made it.
         policy: the site's.
         judges: patients of the validation data. Of fewer than enough nothing is told of their cases.
+        trained: patients of the training data. Of fewer, who may train where no update leaves, nothing is told either.
         chooses: by them the site chose what it uses. What fewer than enough have chosen is not told, nor then how it
             compares.
         loss: the task's loss rests on whole cases, so that enough patients' mean tells of none; else it is not told.
@@ -58,6 +59,8 @@ def of_enough(
     found = {name: told(v) if name in (*_MEASURED, "alone_validation") else v for name, v in metrics.items()}
     if "test" in found:
         found["test"] = {which: told(v) for which, v in found["test"].items()}
+    if trained < policy.least_patients:
+        found |= {name: None for name in ("train_loss", "numbers") if name in found}
     few = chosen_by_few(policy, judges)
     if "selecting" in found and few:
         found["selecting"] = None

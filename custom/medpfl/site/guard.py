@@ -149,8 +149,9 @@ class Guarded:
 
     def _of_enough(self, update: Update) -> dict[str, Any]:
         config = self.contract.config
-        judges, chooses = patients(self.party.data, "validation"), config.resolved_use != "received"
-        return of_enough(update.metrics, self.policy, judges, chooses=chooses, loss=config.learned.loss_rests_on_cases)
+        judges, trained = (patients(self.party.data, part) for part in ("validation", "train"))
+        chooses, loss = config.resolved_use != "received", config.learned.loss_rests_on_cases
+        return of_enough(update.metrics, self.policy, judges, trained=trained, chooses=chooses, loss=loss)
 
     def _require_asked(self, message: Message) -> None:
         """What is asked for besides the model is the method's own, and a task for it alone asks for some."""

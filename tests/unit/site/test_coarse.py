@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_guard import Guarded
 from tiny import config, plan_of, sites_of
 
 from medpfl.core.messages import Update
@@ -41,8 +42,8 @@ def test_each_structure_and_label_stays(name):
     assert found == {"n": 40, "dice": 0.81, name: [None, None, None]}
 
 
-def enough(metrics, judges=60, loss=True):
-    return of_enough(metrics, HOSPITAL, judges, chooses=False, loss=loss)
+def enough(metrics, judges=60, loss=True, trained=60):
+    return of_enough(metrics, HOSPITAL, judges, trained=trained, chooses=False, loss=loss)
 
 
 def by_a_hospital(positive):
@@ -82,7 +83,7 @@ def test_measures_that_nobody_can_make_again_do_not_leave():
     }
     verdict = {"alone": plain, "alone_round": 1, "used": {}, "gain": {"accuracy": None}}
     assert coarsened(enough({"verdict": verdict}), HOSPITAL.model_copy(update={"verdict": True})) == {}
-    assert of_enough(metrics, OPEN, 60, chooses=True, loss=True) == metrics
+    assert of_enough(metrics, OPEN, 60, trained=1, chooses=True, loss=True) == metrics
 
 
 def test_what_few_patients_and_rare_labels_decide_is_not_told():
@@ -90,6 +91,17 @@ def test_what_few_patients_and_rare_labels_decide_is_not_told():
     assert enough(metrics) == metrics
     assert enough(metrics, judges=19) == {"selecting": None, "validation_loss": None}
     assert enough(metrics, loss=False) == {**metrics, "validation_loss": None}
+
+
+def test_the_training_loss_of_few_patients_is_not_told():
+    """Where no update leaves any number may train: of one it was the loss of that one's image."""
+    metrics = {"train_loss": 1.1, "numbers": {"share": 0.5}}
+    assert enough(metrics, trained=20) == metrics
+    assert enough(metrics, trained=19) == {"train_loss": None, "numbers": None}
+    few = HOSPITAL.model_copy(update={"least_patients": 14})  # it has 13
+    for policy, leaves in [(few, False), (few.model_copy(update={"measures": "full"}), True)]:
+        guarded = Guarded("local", policy=policy).hello()
+        assert (guarded.train(1).metrics["train_loss"] is not None) == leaves
 
 
 def sizes(validation, test):
