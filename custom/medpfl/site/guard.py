@@ -194,8 +194,10 @@ class Guarded:
             raise StateError(words.POLICY + wrong)
 
     def _require_consent_to_weights(self, message: Message) -> None:
-        """Whoever makes weights can make them show single patients."""
-        contract, exempt = self.contract, self.public or not self._tells_of_patients(message)
+        """Whoever makes weights can make them show single patients; start weights also where numbers alone leave."""
+        contract = self.contract
+        begins = bool(contract.config.init) and not contract.joining
+        exempt = self.public or not (begins or self._tells_of_patients(message))
         if not (exempt or self.policy.lets_bring(contract.config, contract.hash)):
             raise StateError(words.BRINGS_WEIGHTS())
 

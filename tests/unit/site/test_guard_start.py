@@ -12,16 +12,19 @@ from medpfl.core.messages import Failure, Message, named
 from medpfl.core.parameters import StateError
 from medpfl.engine.federation import Federation
 from medpfl.site.answer import answer
+from medpfl.site.contract import Contract
 from medpfl.site.policy import SitePolicy
 from medpfl.site.store import MemoryStore
 
 POLICY = SitePolicy(copied_rows=0.1)
 
 
-def hello(tmp_path, weights, **fields):
+def hello(tmp_path, weights, algorithm="fedavg", policy=POLICY, **fields):
     save_file(weights, tmp_path / "first.safetensors")
-    federation = Federation.of(config("fedavg", model="tiny:Wide", init=str(tmp_path / "first.safetensors"), **fields))
-    site = federation.guarded(federation.site("site-1", MemoryStore()), policy=POLICY)
+    federation = Federation.of(config(algorithm, model="tiny:Wide", init=str(tmp_path / "first.safetensors"), **fields))
+    if policy.approved:
+        policy = policy.model_copy(update={"approved": (Contract(federation.config).hash,)})
+    site = federation.guarded(federation.site("site-1", MemoryStore()), policy=policy)
     info = {"split": federation.split.description()}
     return answer(site, Message("prepare", 0, named(START, federation.start.state), info), federation.model())
 
@@ -39,6 +42,15 @@ def test_in_personal_parts_too(tmp_path):
 
 def test_what_nobody_trains_shows_nothing(tmp_path):
     assert not isinstance(hello(tmp_path, imprinting(), frozen="modules:fc1"), Failure)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "local"])
+def test_start_weights_are_taken_of_approved_contracts_alone(tmp_path, algorithm):
+    """Where no update leaves, too: under gates for one patient the training loss was a pixel of theirs."""
+    weights, own = Wide().state_dict(), SitePolicy(approved_weights=True)
+    assert hello(tmp_path, weights, algorithm, own).reason.startswith("policy: the job brings weights")
+    approving = own.model_copy(update={"approved": ("this one's",)})
+    assert not isinstance(hello(tmp_path, weights, algorithm, approving), Failure)
 
 
 def test_other_start_weights_are_taken(tmp_path):
