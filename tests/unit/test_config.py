@@ -122,6 +122,7 @@ def test_choices_compose():
             "select_by must be one of auto, accuracy, balanced_accuracy, auroc, loss, got 'f1'",
         ),
         ({"algorithm": "fedavg", "epochs": 3}, "epochs: Extra inputs are not permitted"),
+        ({"algorithm": "fedavg", "sites": 10**9}, "sites: Input should be less than or equal to 100000"),
         ({"algorithm": "fedavg", "data_args": {"n": np.int64(3)}}, "data_args.n: int64 is no plain value; use numbers"),
         ({"algorithm": "fedavg", "data_args": {"n": [np.ones(2)]}}, "data_args.n: list holds what is no plain value"),
     ],

@@ -112,7 +112,7 @@ class RunFields(BaseModel):
         DATA,
         words="equal-dirichlet:0.1 (folders: their centres)",
     )
-    sites: int = option(20, "Number of sites, or their names: north,south,east.", ge=1)
+    sites: int = option(20, "Number of sites, or their names: north,south,east.", ge=1, le=10**5)
     names: tuple[str, ...] = ()
     fractions: tuple[FiniteFloat, FiniteFloat, FiniteFloat] = option(
         (0.5, 0.1, 0.4), "Shares of a site's images: training,validation,test.", DATA, words="0.5,0.1,0.4"
