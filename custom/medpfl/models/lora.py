@@ -60,10 +60,11 @@ class LoRALinear(nn.Linear):
         nn.init.kaiming_uniform_(a, a=math.sqrt(5))
         self.register_parameter(f"{ADAPTER}a", nn.Parameter(a))
         self.register_parameter(f"{ADAPTER}b", nn.Parameter(a.new_zeros(layer.out_features, lora.rank)))
+        self.between = nn.Identity()  # what A hands to B goes through it, for whoever looks at passes
 
     def forward(self, x: Tensor) -> Tensor:
         """W x + b + (alpha / r) B (A x)."""
-        return super().forward(x) + self.scale * linear(linear(x, self.lora_a), self.lora_b)
+        return super().forward(x) + self.scale * linear(self.between(linear(x, self.lora_a)), self.lora_b)
 
 
 def add_adapters(model: nn.Module, name: str, text: str) -> nn.Module:

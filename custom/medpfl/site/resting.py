@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from medpfl.core.parameters import StateError
 from medpfl.core.seeding import Order
 from medpfl.core.site_data import SiteData, SiteLoaders
+from medpfl.models.lora import LoRALinear
 from medpfl.site import words
 from medpfl.site.unlike_training import PIXELS
 
@@ -49,6 +50,7 @@ class Resting:
         self._sizes: dict[tuple[str, str], list[tuple[Tensor, Tensor, Tensor]]] = {}
         self._waiting: list[tuple[tuple[str, str], Tensor, Tensor, Tensor]] = []  # for their step
         self._unknown: set[str] = set()
+        self._handed: Tensor | None = None
         self._inputs = self._layers = 0
 
     @contextmanager
@@ -66,6 +68,8 @@ class Resting:
         for name, module, weights in large or layers:
             hook = self._hook(name, module, weights, time_first)
             hooks.append(module.register_forward_hook(hook, with_kwargs=True))
+            if isinstance(module, LoRALinear):
+                hooks.append(module.between.register_forward_hook(self._hands_on))
             self._layers += 1
         self._order.taken = self._taken
         before = {name: tensor.clone() for name, tensor in _moved_by_nothing(model, shared).items()}
@@ -100,10 +104,20 @@ class Resting:
         self, name: str, known: nn.Module, weights: Sequence[nn.Parameter], time_first: bool
     ) -> Callable[..., None]:
         def passes(module: nn.Module, inputs: tuple, named: dict, output: object) -> None:
-            if module is known and any(p.requires_grad for p in weights):  # and no copy, nor frozen in this pass
+            if module is not known or not any(p.requires_grad for p in weights):
+                return  # a copy, or frozen in this pass
+            if isinstance(module, LoRALinear):  # B may meet few of those whom A meets
+                self._passes(f"{name}, A", (inputs, named), self._handed, time_first)
+                self._passes(f"{name}, B", self._handed, output, time_first)
+                self._handed = None
+            else:
                 self._passes(name, (inputs, named), output, time_first)
 
         return passes
+
+    def _hands_on(self, _: nn.Module, __: tuple, output: Tensor) -> None:
+        """Within an adapter, of two matrices, the first to the second."""
+        self._handed = output
 
     def _within(self, given: object) -> None:
         """A pass through the whole model; None after it, as where its layers are called one by one."""

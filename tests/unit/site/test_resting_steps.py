@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from medpfl.core.parameters import StateError
+from medpfl.models.lora import LoRA, LoRALinear
 from medpfl.site.resting import Resting
 from medpfl.training.loop import plain_objective, train_epochs
 
@@ -31,12 +32,12 @@ class Loud(Plain):
         return self.fc2(torch.cat([self.fc1(x.flatten(1)).tanh(), self.loudness * others], 1))
 
 
-def rests_on(model, **settings):
-    """As many patients as ``fc1`` moves by in an epoch, in batches of one."""
+def rests_on(model, shared=("fc1.weight",), **settings):
+    """As many patients as the shared layers move by in an epoch, in batches of one."""
     drawn, loss = order(), plain_objective(model, cross_entropy)
     trainer = config(settings={"lr": 1e-9, "batch_size": 1, **settings}).trainer
     resting = Resting(DATA, drawn, 1)
-    with resting.watched(model, ("fc1.weight",)):
+    with resting.watched(model, shared):
         train_epochs(model, DATA, trainer, 1, drawn, loss)
     return resting.patients()
 
@@ -97,3 +98,24 @@ def test_what_passes_keep_of_their_images_does_not_leave(model, told):
     with resting.watched(model, own):  # it may stay at the site
         train_epochs(model, DATA, config().trainer, 1, drawn, plain_objective(model, cross_entropy))
     resting.require_many(12)
+
+
+class Adapted(Plain):
+    """Of the features that its adapter meets the first is the brightest image's alone, and by it alone A goes."""
+
+    def __init__(self, reads):
+        super().__init__()
+        self.fc2 = LoRALinear(nn.Linear(7, 3), LoRA(2, 2))
+        for layer in (self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias):
+            layer.requires_grad_(False)
+        with torch.no_grad():
+            self.fc2.lora_a.zero_()[:, reads] = 1
+
+    def forward(self, x):
+        bright = (x.flatten(1).sum(1, keepdim=True) == BRIGHTEST).float()
+        return self.fc2(torch.cat([bright, self.fc1(x.flatten(1)).tanh()], 1))
+
+
+@pytest.mark.parametrize(("reads", "few"), [(slice(0, 1), True), (slice(1, 7), False)])
+def test_an_adapters_second_matrix_rests_on_whom_the_first_lets_through(reads, few):
+    assert (rests_on(Adapted(reads), shared=("fc2.lora_a", "fc2.lora_b")) < 2) == few
