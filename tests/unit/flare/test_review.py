@@ -74,6 +74,17 @@ def test_review_refuses_a_server_that_runs_another_contract(tmp_path):
             reading(job)
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", "local"])
+def test_review_refuses_weights_that_nobody_approved(algorithm, tmp_path):
+    """Also of a method that sends no update: its numbers tell of what they are taken under."""
+    found = review(export_job(make_config(algorithm=algorithm, sites=2, rounds=2), tmp_path / "job"))
+    policy = SitePolicy(approved_weights=True)
+    assert found.refusals(policy) == []
+    begins = found.contract.config.model_copy(update={"init": "sha256:" + 64 * "0"})
+    brought = replace(found, contract=replace(found.contract, config=begins), public=False)
+    assert [line.partition(" (")[0] for line in brought.refusals(policy)] == ["it brings weights"]
+
+
 def test_review_says_on_whom_an_update_would_rest(tmp_path):
     settings = {"lr": 0.5, "weight_decay": 1.9}
     config = make_config(algorithm="fedavg", sites=2, rounds=2, settings=settings, augment="light", holdout=0.1)
