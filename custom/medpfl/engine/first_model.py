@@ -210,6 +210,18 @@ def try_out(config: RunConfig, model: nn.Module, x: torch.Tensor, classes: int) 
         model.train()
     if reason := config.learned.misfit(scores.shape, x.shape, classes):
         raise UserError(f"{where} gives an output of shape {list(scores.shape)}: {reason}")
+    if not config.learned.sigmoid and _are_shares(scores):
+        logger.warning(
+            "%s: its outputs are probabilities, as it seems (none below 0, and their sum is 1), and losses take logits: "
+            "leave the softmax at its end out",
+            config.model,
+        )
+
+
+def _are_shares(scores: torch.Tensor) -> bool:
+    """Whether outputs, (B, C, ...), are shares of one, as a softmax gives them."""
+    sums = scores.float().sum(1)
+    return scores.shape[1] > 1 and bool((scores >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-3)
 
 
 def meet(config: RunConfig, model: nn.Module, split: ParameterSplit, x: torch.Tensor) -> None:
