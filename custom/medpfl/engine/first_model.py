@@ -212,7 +212,7 @@ def try_out(config: RunConfig, model: nn.Module, x: torch.Tensor, classes: int) 
         raise UserError(f"{where} gives an output of shape {list(scores.shape)}: {reason}")
     if not config.learned.sigmoid and _are_shares(scores):
         logger.warning(
-            "%s: its outputs are probabilities, as it seems (none below 0, and their sum is 1), and losses take logits: "
+            "%s: its outputs are probabilities, as it seems (none below 0, and they sum to 1), and losses take logits: "
             "leave the softmax at its end out",
             config.model,
         )
