@@ -18,7 +18,6 @@ Count = Tensor | float
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _FIRST_SCALE = 2.0**12
 """Of fp16's losses. torch begins at 2^16 and drops a step for each halving, which a round of ten steps cannot spare."""
-
 _CLIP_EPS = 1e-6
 """What torch adds to the norm that it clips by."""
 
