@@ -11,7 +11,7 @@ _TEXT = re.compile(r'="(.*)"')
 """How a program is told not to make a number of a cell, which would lose zeros at its beginning."""
 _WHOLE = re.compile(r"([+-]?[0-9]+)[.,](?!000$)0+")
 """Three zeros rather stand for thousands."""
-_SEPARATOR = re.compile(r'"?sep=([,;\t|])"?[,;\t]*[\r\n]*', re.IGNORECASE)
+_SEPARATOR = re.compile(r'"?sep=[,;\t]"?[,;\t]*[\r\n]*', re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.IGNORECASE)
 
 
@@ -38,10 +38,9 @@ def meant(cell: str) -> str:
     return text[1] if text else cell
 
 
-def told_separator(line: str) -> str | None:
-    """What divides a table's columns, where its first line says just that, as Excel writes and reads it: ``sep=;``."""
-    found = _SEPARATOR.fullmatch(line)
-    return found[1] if found else None
+def says_separator(line: str) -> bool:
+    """Whether a table's first line says what divides its columns and nothing else, as Excel has it: ``sep=;``."""
+    return bool(_SEPARATOR.fullmatch(line))
 
 
 def whole_number(cell: str) -> str:

@@ -47,6 +47,11 @@ class Contract:
         return self.newcomers is not None
 
     @property
+    def brings_start(self) -> bool:
+        """Whether training begins with weights of the job's."""
+        return bool(self.config.init) and not self.joining
+
+    @property
     def joined(self) -> str:
         """Hash of the finished run that sites join by it, without how they train; empty for the run itself."""
         if not self.joining:

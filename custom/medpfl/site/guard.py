@@ -196,8 +196,7 @@ class Guarded:
     def _require_consent_to_weights(self, message: Message) -> None:
         """Whoever makes weights can make them show single patients; start weights also where numbers alone leave."""
         contract = self.contract
-        begins = bool(contract.config.init) and not contract.joining
-        exempt = self.public or not (begins or self._tells_of_patients(message))
+        exempt = self.public or not (contract.brings_start or self._tells_of_patients(message))
         if not (exempt or self.policy.lets_bring(contract.config, contract.hash)):
             raise StateError(words.BRINGS_WEIGHTS())
 

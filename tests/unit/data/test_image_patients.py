@@ -146,7 +146,7 @@ def test_a_patient_at_two_sites_of_a_partition_file_is_told(write, tmp_path, cap
     )
     simulated(data, f"file:{file}").prepare()
     (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert told == f"file:{file}: patient 0 (and 1 more like it) is at two sites or more, 0 at site-1 and site-2"
+    assert told == f"{file}: patient 0 (and 1 more like it) is at two sites or more, 0 at site-1 and site-2 and site-3"
     caplog.clear()
     simulated(data).prepare()
     assert not caplog.records

@@ -162,7 +162,7 @@ def contrast(features: Tensor, labels: Tensor, temperature: float = _TEMPERATURE
         log_share = alike - alike.masked_fill(alone | ~known, -torch.inf).logsumexp(1, keepdim=True)
         same = (labels[:, None] == labels) & ~alone & known
         of_each = log_share.where(same, 0).sum(1) / same.sum(1).clamp(min=1)
-        return -of_each.mean() * (len(labels) / known.sum().clamp(min=1))
+        return -of_each.sum() / known.sum().clamp(min=1)
 
 
 VHL = Algorithm(

@@ -17,7 +17,7 @@ from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.partition.partition_file import Partition
 from medpfl.data.partition.spec import PartitionSpec
 from medpfl.data.patients import split_patients
-from medpfl.data.people import meeting, some
+from medpfl.data.people import some
 from medpfl.data.split import SiteIndices
 
 
@@ -155,17 +155,14 @@ def require_apart(dataset: ImageDataset, partition: Partition, path: str) -> Non
             )
 
 
-def at_two_sites(dataset: ImageDataset, partition: Partition) -> list[Finding]:
-    """A warning if a patient is at two sites of a partition, which only one from a file may have."""
-    of_site = {
-        site.name: {*dataset.people[np.concatenate([getattr(site, part) for part in PARTS])]}
-        for site in partition.sites
-    }
-    pairs = meeting(of_site)
-    if not pairs:
+def at_two_sites(dataset: ImageDataset, partition: Partition, path: str) -> list[Finding]:
+    """A warning if a patient is at two sites of a partition that is taken as it is."""
+    sites_of: dict[str, list[str]] = {}
+    for site in partition.sites:
+        for patient in {*dataset.people[np.concatenate([getattr(site, part) for part in PARTS])]}:
+            sites_of.setdefault(patient, []).append(site.name)
+    twice = sorted(patient for patient, sites in sites_of.items() if len(sites) > 1)
+    if not twice:
         return []
-    one, other = pairs[0]
-    both = sorted(set().union(*(of_site[a] & of_site[b] for a, b in pairs)))
-    first = min(of_site[one] & of_site[other])
-    whose = some("patient", [first, *(name for name in both if name != first)])
-    return [Finding("warning", f"{partition.spec}: {whose} at two sites or more, {first} at {one} and {other}")]
+    where = f"{some('patient', twice)} at two sites or more, {twice[0]} at {' and '.join(sites_of[twice[0]])}"
+    return [Finding("warning", f"{path}: {where}")]

@@ -140,8 +140,7 @@ class Review:
             found.append("it changes training images by a list of transforms of its own (own_augmentation)")
         if not policy.lets_pretrain(config, public=self.public):
             found.append("it names no fingerprint of its pretrained model f")
-        begins = bool(config.init) and not self.contract.joining
-        if (tells or begins) and not (self.public or policy.lets_bring(config, self.contract.hash)):
+        if (tells or self.contract.brings_start) and not (self.public or policy.lets_bring(config, self.contract.hash)):
             found.append("it brings weights (f, start weights), which can be made to show single patients: approve it")
         if not policy.lets_weigh(config):
             found.append(f"one other site may weigh {config.weight_cap:g}, and {policy.largest_weight:g} is allowed")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from medpfl.core.errors import UserError
-from medpfl.data.spreadsheet import told_separator
+from medpfl.data.spreadsheet import says_separator
 from medpfl.report.advice.known import Measure, measured
 from medpfl.report.advice.numbers import PARTS, SiteNumbers
 from medpfl.report.reading import load_results
@@ -77,8 +77,7 @@ def _of_run(path: Path) -> Told:
 
 def _of_csv(path: Path, text: str) -> list[SiteNumbers]:
     head, _, rest = text.lstrip().partition("\n")
-    told = told_separator(head)
-    rows = csv.reader(StringIO(rest if told else text), delimiter=told or max(",;\t", key=head.count))
+    rows = csv.reader(StringIO(rest if says_separator(head) else text), delimiter=max(",;\t", key=head.count))
     try:
         lines = [[cell.strip() for cell in row] for row in rows if any(cell.strip() for cell in row)]
     except csv.Error as error:

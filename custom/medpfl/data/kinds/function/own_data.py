@@ -158,9 +158,7 @@ def _fitted(site: str, data: ImageTensors, learned: Task) -> ImageTensors:
         _require_part(site, data, part, data.labels)
         where, images, own = f"{site}: {part}:", len(data.images[part]), data.labels[part]
         _require_pixels(where, data.images[part])
-        for what, of in (("labels", data.labels), ("patients", data.patients), ("persons", data.persons)):
-            if part in of:
-                _require_tensor(where, what, of[part])
+        _require_tensor(where, "labels", own)
         if own.is_floating_point() and one_class:
             kind = str(own.dtype).removeprefix("torch.")
             raise UserError(f"{where} labels are {kind}; whole numbers, the classes, are needed")

@@ -24,6 +24,7 @@ from medpfl.data.kinds.npz.medmnist import image_shape, known_set
 from medpfl.data.kinds.npz.npz_file import number_of_images, padded_edge
 from medpfl.data.partition.known_patients import at_two_sites, by_hospital
 from medpfl.data.partition.make import Partition, make_partition
+from medpfl.data.partition.spec import parse_spec
 from medpfl.data.people import people
 from medpfl.data.split import SiteIndices, rows_to_pretrain_on
 from medpfl.data.uneven import JUDGED, judged_classes
@@ -83,9 +84,9 @@ class PartitionedImages:
         """See :class:`medpfl.data.source.DataSource`."""
         if self.dataset.patients is not None and self.dataset.site_ids is not None:
             heed(people(by_hospital(self.dataset, self.config.official)), f"{self.dataset.source}: ")
-        if self.dataset.patients is not None:
-            heed(at_two_sites(self.dataset, self.partition))
-        _ = self.partition
+        partition, spec = self.partition, parse_spec(self.config.partition)
+        if self.dataset.patients is not None and spec.kind == "file":
+            heed(at_two_sites(self.dataset, partition, spec.path))
         if self.dataset.site_ids is not None and self.config.partition != "natural":
             logger.warning(
                 "%s has %d sites of its own and is divided by %s over %d all the same: --partition natural keeps them",

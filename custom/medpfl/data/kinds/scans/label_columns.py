@@ -16,7 +16,7 @@ from typing import Literal
 from medpfl.core.errors import UserError
 from medpfl.data.files import composed
 from medpfl.data.labels import NOT_KNOWN
-from medpfl.data.spreadsheet import told_separator, whole_number
+from medpfl.data.spreadsheet import says_separator, whole_number
 
 Form = Literal["label", "labels", "columns"]
 EACH = "label:"
@@ -49,9 +49,9 @@ def head_cells(path: Path) -> list[str]:
     try:
         with open(path, encoding="utf-8-sig", errors="replace") as file:
             line = file.readline()
-            told = told_separator(line)
-            line = file.readline() if told else line
-        cells = next(csv.reader([line], delimiter=told or delimiter_of(line), skipinitialspace=True), [])
+            delimiter = delimiter_of(line)
+            line = file.readline() if says_separator(line) else line
+        cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
     except (OSError, csv.Error):
         return []
     return [_plain(cell) for cell in cells]

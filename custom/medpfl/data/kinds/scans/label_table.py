@@ -26,7 +26,7 @@ from medpfl.data.kinds.scans.label_columns import (
 )
 from medpfl.data.labels import Target
 from medpfl.data.part_words import PART_WORDS
-from medpfl.data.spreadsheet import in_one_line, meant, told_separator, whole_number
+from medpfl.data.spreadsheet import in_one_line, meant, says_separator, whole_number
 
 _OTHER_VOLUMES = {
     ".nrrd": "NRRD", ".nhdr": "NRRD", ".mha": "MetaImage", ".mhd": "MetaImage", ".hdr": "Analyze or a NIfTI pair",
@@ -172,9 +172,8 @@ def _read_table(path: Path, asked: Columns) -> Rows:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     first = text.partition("\n")[0]
-    told = told_separator(first)
-    table = _records(path, text, told or delimiter_of(first))
-    if told:
+    table = _records(path, text, delimiter_of(first))
+    if says_separator(first):
         next(table)
     names = columns(next(table, (1, []))[1])
     if names.count(asked.what) != 1:
