@@ -107,7 +107,7 @@ def prepare_interpreter() -> None:
     paths = [str(package.parents[1] / "examples"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     sys.path.append(paths[0])
-    libraries = ["torch._dynamo", "scipy.stats", "sklearn.metrics", "monai.networks.nets", "pydantic", "typer"]
+    libraries = ["scipy.stats", "sklearn.metrics", "monai.networks.nets", "pydantic", "typer"]
     multiprocessing.set_start_method("forkserver")
     multiprocessing.set_forkserver_preload(libraries)
 

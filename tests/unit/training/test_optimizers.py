@@ -1,5 +1,8 @@
 """Optimizers by name: torch's own steps, kept states, and refusals."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from tiny import Net, config, figures, images, names_sent, plan_of, run, same, sites_of
@@ -187,3 +190,28 @@ def test_control_variates_use_the_rate_in_force():
     for name, site in falling.items():
         ours, theirs = site.store.get("control", 2), constant[name].store.get("control", 2)
         assert all(torch.allclose(ours[entry], theirs[entry], rtol=0.02, atol=1e-3) for entry in theirs)
+
+
+STEPS = """
+import sys, torch
+from medpfl.training.memory import Memory
+from medpfl.training.optimizers import OPTIMIZERS
+from medpfl.training.trainer import Trainer
+
+for name in OPTIMIZERS:
+    model = torch.nn.Linear(3, 2)
+    names, parameters = zip(*model.named_parameters())
+    memory, scaler = Memory(), torch.amp.GradScaler("cpu")
+    for _ in range(2):
+        optimizer = Trainer.of({"optimizer": name}).optimizer(parameters)
+        memory.recall(optimizer, names, scaler)
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(1, 3)).sum()).backward()
+        scaler.step(optimizer)
+        memory.keep(optimizer, names, scaler)
+assert "torch._dynamo" not in sys.modules, "the compiler is imported"
+"""
+
+
+def test_no_optimizer_imports_torchs_compiler():
+    subprocess.run([sys.executable, "-c", STEPS], check=True)
