@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from traceback import extract_tb
 
@@ -37,9 +37,16 @@ def asking(mechanism: Mechanism, what: str, when: str = "") -> Iterator[None]:
         raise UserError(f"{said}: {type(error).__name__}: {first_line(error)}") from error
 
 
-def at_server(mechanism: Mechanism, what: str, round_: int) -> AbstractContextManager[None]:
-    """The same at the server, after a round; 0 before the first."""
-    return asking(mechanism, f"{what} at the server", f"after round {round_}" if round_ else "before round 1")
+@contextmanager
+def at_server(mechanism: Mechanism, what: str, round_: int) -> Iterator[None]:
+    """The same at the server, after a round; 0 before the first. There a GPU without memory is nobody else's matter."""
+    when = f"after round {round_}" if round_ else "before round 1"
+    try:
+        with asking(mechanism, f"{what} at the server", when):
+            yield
+    except torch.OutOfMemoryError as error:
+        full = f"{mechanism.name}: {what} at the server {when}: the GPU has not enough memory"
+        raise UserError(f"{full}; --device cpu takes none of it: {first_line(error)}") from error
 
 
 @contextmanager

@@ -116,6 +116,19 @@ def test_a_step_that_gives_something_else_than_its_channel_has_is_said(counting,
         run(config("fedavg"))
 
 
+def test_a_step_for_which_the_gpu_has_no_memory_is_said(monkeypatch):
+    def step(turn):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nAnother line")
+
+    monkeypatch.setattr(Samples, "server_step", lambda self, parts: step)
+    with pytest.raises(UserError) as error:
+        run(config("fedavg"))
+    assert str(error.value) == (
+        "samples: its step at the server after round 1: the GPU has not enough memory; --device cpu takes none of it: "
+        "CUDA out of memory. Tried to allocate 2.00 GiB."
+    )
+
+
 def test_a_step_without_a_channel_is_said(counting, monkeypatch):
     monkeypatch.setattr(Samples, "channels", lambda *_: (UP,))
     with pytest.raises(UserError, match="it gave tensors, and has no channel to the sites"):
