@@ -32,7 +32,7 @@ def measures(
     Returns:
         ``n``; ``accuracy``; ``balanced_accuracy``: mean recall over the classes present; ``auroc``: mean over the
         classes that have both positives and negatives, ranked by log-odds; ``auroc_ci95``: [low, high];
-        ``auroc_classes``: their number.
+        ``auroc_classes``: their number, also where probabilities that are not finite leave no AUC.
 
     Raises:
         ValueError: shapes that do not fit, or a label outside the classes.
@@ -56,10 +56,9 @@ def measures(
         }
     counts = np.bincount(labels, minlength=classes)
     every = np.ones(classes, dtype=bool) if counting is None else counting
-    ranked = (counts > 0) & (counts < n) & every
-    used = np.flatnonzero(ranked) if np.isfinite(probabilities).all() else np.empty(0, dtype=int)
+    used = np.flatnonzero((counts > 0) & (counts < n) & every)
     area = interval = None
-    if len(used):
+    if len(used) and np.isfinite(probabilities).all():
         area, interval, _ = macro_auc(as_log_odds(probabilities)[:, used].T, labels == used[:, None], whose=whose)
     return {
         "n": n,

@@ -2,6 +2,7 @@
 
 import io
 
+import numpy as np
 import pytest
 from accuracies import one_class_at
 from rich.console import Console
@@ -14,6 +15,7 @@ from medpfl.report.page import write_report
 from medpfl.report.side_by_side import compare
 from medpfl.report.terminal import print_run
 from medpfl.tasks import TASKS
+from medpfl.tasks.measures import measures
 
 LEAD = {
     "measure": "balanced_accuracy",
@@ -31,6 +33,15 @@ def test_what_a_site_does_not_tell_is_nothing_about_its_classes(make_run):
     for part in run["final"].values():
         part["sites"]["a"]["balanced_accuracy"] = None
     assert one_class_sites(run) == ["b"]
+
+
+def test_a_model_that_breaks_on_a_case_does_not_make_a_sites_cases_one_class(make_run):
+    """Of which there is no AUC either; what taking part does there must not go unsaid."""
+    run = make_run("fedbn", {"a": 0.7, "b": 0.8, "c": 0.75})
+    for part in run["final"].values():
+        for site in ("a", "b"):
+            part["sites"][site] |= measures(np.array([[np.nan] * 3, [0.8, 0.1, 0.1]]), np.array([1, 0]))
+    assert one_class_sites(run) == []
 
 
 def printed(run):
