@@ -52,6 +52,17 @@ def test_of_numbers_alone_for_even_and_for_skewed_labels(medpfl, tmp_path):
     assert "images that look different from site to site" in words
 
 
+def test_of_masks_classes_are_no_label_skew(medpfl, tmp_path):
+    """As of a run: no regime of masks knows one, so that it would be said and count for nothing."""
+    (tmp_path / "counts.csv").write_text(
+        "site,train,validation,test,class:a,class:b\nnorth,73,10,40,73,0\nsouth,73,10,40,3,70\n"
+    )
+    words = said(medpfl("advise", "--counts", "counts.csv", "--task", "segmentation", "--json", "a.json", cwd=tmp_path))
+    assert "north 73 10 40 –" in words and "label skew" not in words.partition("The nearest regimes")[0]
+    content = json.loads((tmp_path / "a.json").read_text())
+    assert content["features"]["skew"] is None and content["answers"][0]["skew"] is None
+
+
 def test_numbers_need_no_torch(tmp_path):
     (tmp_path / "counts.csv").write_text(COUNTS)
     program = (
