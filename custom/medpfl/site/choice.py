@@ -37,7 +37,7 @@ from medpfl.core.gain import Use
 LEVEL = 0.05
 """Of the test."""
 _FEW = 300
-"""Training cases at which f is a half."""
+"""Training cases at which h is a half."""
 _SAME = 1e-9
 """Losses that differ by less tell nothing."""
 _FLIPS, _AT_ONCE = 4999, 10**7
