@@ -30,6 +30,11 @@ KEPT = (
 _TESTED = (
     "The two models were tested on the same cases, which neither training nor the choice between the models has seen. "
 )
+_AS_LONG = (
+    " Alone it had as many epochs as the federation's model was adapted for, from the run's first model: trained for "
+    "longer it may reach more."
+)
+"""Of a site that joined, beside its result: the sites that trained had all rounds for it."""
 
 
 def page(card: Mapping[str, Any], detail: Mapping[str, Any] | None = None) -> str:
@@ -95,14 +100,15 @@ def lead(card: Mapping[str, Any]) -> str:
         f"{measure.title} {measure.told(gained['difference'])} against training alone{sign}, 95 % interval "
         f"{measure.ends(gained)}"
     )
+    as_long = _AS_LONG if card.get("joined") else ""
     if abs(gained["difference"]) < NOTHING and not gained["low"] <= 0 <= gained["high"]:
-        return f"No difference was found at this site: {by}."
+        return f"No difference was found at this site: {by}.{as_long}"
     return {
-        "gains": f"Taking part helps this site: {by}.",
-        "loses": f"Taking part harms this site: {by}.",
+        "gains": f"Taking part helps this site: {by}.{as_long}",
+        "loses": f"Taking part harms this site: {by}.{as_long}",
         "no difference found": (
             f"No difference was found at this site: {by}. These test cases cannot tell the two models apart; that does "
-            "not say that they are equally good."
+            f"not say that they are equally good.{as_long}"
         ),
     }[verdict(gained)]
 

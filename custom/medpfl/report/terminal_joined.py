@@ -66,7 +66,8 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
         sign = "" if begun.better == "higher" else f" ({BETTER})"
         over = "" if len(both) == len(told) else f", over the {len(both)} of {len(told)} sites that tell of both"
         gain = f"{begun.told(fmean(both))}{sign}{over}"
-        console.print(literal(f"{model.capitalize()} against alone, mean {begun.title}: {gain}"))
+        as_long = f"Alone is {count(epochs, 'epoch')} at most from the run's first model: for longer it may reach more."
+        console.print(literal(f"{model.capitalize()} against alone, mean {begun.title}: {gain}. {as_long}"))
     if few := {name: n for name, n in tested.items() if n < SMALL}:
         console.print(literal(_caution(few, of_cases=begun.name == "accuracy")), soft_wrap=True)
     for note in joined.get("notes", ()):

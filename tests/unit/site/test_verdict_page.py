@@ -54,6 +54,14 @@ def test_the_result_comes_first_in_plain_words():
     assert same.endswith("cannot tell the two models apart; that does not say that they are equally good.")
 
 
+def test_a_site_that_joined_is_told_that_its_rival_was_trained_for_as_few_epochs():
+    joined = {"joined": {"after_round": 20, "epochs": 3}}
+    for gain in ((0.005, 0.04), (-0.09, -0.01), (-0.01, 0.03)):
+        assert lead(card(*gain)) in lead(card(*gain, **joined))
+        assert lead(card(*gain, **joined)).endswith("from the run's first model: trained for longer it may reach more.")
+    assert lead(card(weight=0, **joined)) == lead(card(weight=0))
+
+
 def test_what_a_test_of_one_class_cannot_tell_does_not_lead():
     single = card(test={"n": 57, "accuracy": 1.0, "balanced_accuracy": 1.0, "auroc": None, "auroc_classes": 0})
     assert lead(single).startswith("Whether taking part helps this site is not known: all its test cases are of one")
