@@ -11,6 +11,9 @@ from medpfl.server.state import Plan
 from medpfl.tasks.paired import counted
 from medpfl.tasks.summary import summary
 
+_MISSED = 0.1
+"""Share of the rounds that a site may have missed without a word of it."""
+
 
 def reference(plan: Plan, state: ServerState) -> dict[str, Any] | None:
     """Every site alone on the same data, rounds and seed, as far as sites tell: what federation has to beat."""
@@ -37,6 +40,21 @@ def verdict(plan: Plan, state: ServerState) -> dict[str, Any] | None:
     }
     counts = counted({site: said["gain"] for site, said in told.items()}, first)
     return {"measure": first, "use": plan.config.resolved_use, "counts": counts, "sites": sites}
+
+
+def missed_rounds(state: ServerState) -> list[str]:
+    """Of which sites a gain may be too large, since they trained in few of the rounds, alone too."""
+    rounds = [set(record.get("participants", ())) for record in state.history]
+    took_part = {site: sum(site in present for present in rounds) for site in _told(state)}
+    few = {site: number for site, number in took_part.items() if number < (1 - _MISSED) * len(rounds)}
+    if not few:
+        return []
+    where = ", ".join(f"{site} ({number})" for site, number in few.items())
+    return [
+        f"Part in fewer than the {len(rounds)} rounds had {where}. A site trains alone in the rounds in which it is "
+        "asked to train, so that its own model had about as few: what is gained over it may be more than over one of "
+        "all rounds."
+    ]
 
 
 def _told(state: ServerState) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from tiny import config
 
 from medpfl.core.server_state import ServerState
 from medpfl.engine.results import _hardly_tested, _next_to_nothing_found, _notes
+from medpfl.engine.verdict import missed_rounds
 from medpfl.tasks import TASKS
 
 
@@ -50,6 +51,17 @@ def test_without_a_verdict_nothing_is_said(site):
 
 def test_shares_of_cases_have_intervals_that_hold():
     assert notes("classification", a=final(3, 0.1, 0.3, "accuracy")) == []
+
+
+@pytest.mark.parametrize(("took_part", "said"), [(4, True), (17, True), (18, False), (20, False)])
+def test_a_gain_over_a_model_that_was_trained_alone_in_few_rounds_is_said_to_be_unsure(took_part, said):
+    history = tuple({"participants": ["b", *(["a"] if k < took_part else [])]} for k in range(20))
+    of = {"a": final(30, 0.1, 0.3), "b": final(30, 0.1, 0.3)}
+    found = missed_rounds(ServerState(phase="done", round=20, final=of, history=history))
+    begins = f"Part in fewer than the 20 rounds had a ({took_part}). A site trains alone"
+    assert [text.startswith(begins) for text in found] == [True] * said
+    silent = {name: {"test": {"selected": {"n": 30}}} for name in of}
+    assert missed_rounds(ServerState(phase="done", round=20, final=silent, history=history)) == []
 
 
 def test_a_network_that_finds_next_to_nothing_is_said_to_be_of_no_use():
