@@ -4,7 +4,7 @@ Closed forms: the accuracy's is Bonett and Price's for paired proportions (Briti
 Statistical Psychology 65, 2012), the balanced accuracy's is the same over classes, which share its two added cases, and
 the AUC's is DeLong's for two correlated curves (Biometrics 44, 1988), carried over to the mean over classes. Of fewer
 than six patients, or cases, no difference is found: five agree by chance once in sixteen times. Two models that are
-never right together are told apart too often (exactly: in up to 12 of 100 with 7 to 10 cases, in 3 to 9 with more),
+never right together are told apart too often (exactly: in up to 12.5 of 100 with 7 to 10 cases, in 3 to 9 with more),
 others more rarely than at 5 %. How often intervals hold where patients have several cases, and that
 the AUC's hold a true gain less often, is in docs/results.md.
 """
