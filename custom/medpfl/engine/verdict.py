@@ -51,7 +51,7 @@ def missed_rounds(state: ServerState) -> list[str]:
         return []
     where = ", ".join(f"{site} ({number})" for site, number in few.items())
     return [
-        f"Part in fewer than the {len(rounds)} rounds had {where}. A site trains alone in the rounds in which it is "
+        f"Took part in fewer than the {len(rounds)} rounds: {where}. A site trains alone in the rounds in which it is "
         "asked to train, so that its own model had about as few: what is gained over it may be more than over one of "
         "all rounds."
     ]

@@ -58,7 +58,7 @@ def test_a_gain_over_a_model_that_was_trained_alone_in_few_rounds_is_said_to_be_
     history = tuple({"participants": ["b", *(["a"] if k < took_part else [])]} for k in range(20))
     of = {"a": final(30, 0.1, 0.3), "b": final(30, 0.1, 0.3)}
     found = missed_rounds(ServerState(phase="done", round=20, final=of, history=history))
-    begins = f"Part in fewer than the 20 rounds had a ({took_part}). A site trains alone"
+    begins = f"Took part in fewer than the 20 rounds: a ({took_part}). A site trains alone"
     assert [text.startswith(begins) for text in found] == [True] * said
     silent = {name: {"test": {"selected": {"n": 30}}} for name in of}
     assert missed_rounds(ServerState(phase="done", round=20, final=silent, history=history)) == []
