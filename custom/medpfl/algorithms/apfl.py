@@ -9,34 +9,37 @@ Deng, Kamani, Mahdavi: Adaptive personalized federated learning. arXiv 2003.1346
    (eq. 11), and stays in [0, 1]; as in the authors' code. ``adaptive=0`` leaves it as it is.
 4. The site uses alpha v + (1 - alpha) w, with w as it was received.
 
-Of batch norm, statistics are the mixture's own. alpha is reported to the server, as the paper's tables have it.
+Of batch norm, statistics are the mixture's own. alpha is reported to the server, as the paper's tables have it. At a
+site with a secret order that first batch is the same in every round, so it counts of how many patients it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from math import isfinite
 from typing import ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run
 from medpfl.algorithms.mixing import Samples
 from medpfl.core.parameters import State
-from medpfl.core.seeding import end_batch, listener
+from medpfl.core.seeding import Order, end_batch, listener
 from medpfl.core.settings import Settings, setting
+from medpfl.core.site_data import SiteData
 from medpfl.models import logits
 from medpfl.training.loop import Epochs, Loss, batch_norm_for, finite_mean, require_finite
 from medpfl.training.memory_format import laid_out
 from medpfl.training.part import Outcome, Part
 from medpfl.training.steps import Count, Steps, counted
 
-_ALPHA = "alpha/"
-"""alpha among the entries of v; no module's entry has a / in its name."""
+_ALPHA, _FEWEST = "alpha/", "alpha/patients"
+"""alpha among the entries of v, and of how many patients the smallest batch was by which it was learned; no module's
+entry has a / in its name."""
 
 
 class APFLSettings(Settings):
@@ -70,19 +73,23 @@ class AdaptiveMixture(Mechanism):
         """The steps of w and v, batch by batch."""
         kept = dict(round_.kept() or {})
         alpha = float(kept.pop(_ALPHA, torch.tensor(self.settings.alpha)))
+        patients = [int(kept.pop(_FEWEST))] if _FEWEST in kept else []
         own = deepcopy(round_.model)
         if kept:
             own.load_state_dict(kept)
         learned = [alpha]
 
         def train(work: Epochs) -> float:
-            loss, learned[0] = train_both(work, own, alpha, round_.loss, adaptive=bool(self.settings.adaptive))
+            adaptive, by = bool(self.settings.adaptive), lambda whose: patients.append(_patients(round_.data, whose))
+            loss, learned[0] = train_both(work, own, alpha, round_.loss, adaptive=adaptive, learned_by=by)
             return loss
 
         def end() -> Outcome:
             state = {name: tensor.detach().clone() for name, tensor in own.state_dict().items()}
             state[_ALPHA] = torch.tensor(learned[0], dtype=torch.float64)
-            return Outcome(state, numbers={"alpha": learned[0]})
+            fewest = min(patients, default=None)
+            more = {} if fewest is None else {_FEWEST: torch.tensor(fewest)}
+            return Outcome(state | more, numbers={"alpha": learned[0]}, patients=fewest)
 
         return Part(train=train, end=end)
 
@@ -91,6 +98,7 @@ class AdaptiveMixture(Mechanism):
         if (kept := dict(round_.kept() or {})) == {}:
             return None
         alpha = float(kept.pop(_ALPHA))
+        kept.pop(_FEWEST, None)
         named = round_.model.named_parameters(remove_duplicate=False)  # tied weights have several names
         parameters = {name: p for name, p in named if p.requires_grad}
         return {
@@ -99,7 +107,15 @@ class AdaptiveMixture(Mechanism):
         }
 
 
-def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, adaptive: bool) -> tuple[float, float]:
+def train_both(
+    work: Epochs,
+    own: nn.Module,
+    alpha: float,
+    loss_of: Loss,
+    *,
+    adaptive: bool,
+    learned_by: Callable[[Tensor], None] = lambda samples: None,
+) -> tuple[float, float]:
     """Epochs of the common model ``work.model`` and of the site's own, side by side.
 
     Args:
@@ -108,6 +124,7 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
         alpha: its share in the mixture.
         loss_of: the task's.
         adaptive: alpha takes a step at the first batch.
+        learned_by: called with the numbers of that batch's samples.
 
     Returns:
         The common model's mean loss per sample, and alpha.
@@ -138,6 +155,8 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
                         of_mixture_loss = loss_of(logits(functional_call(own, mixed, (x,))), y)
                     of_mixture.backward(of_mixture_loss, samples)
                     if adaptive and first:
+                        known = work.order.batch if isinstance(work.order, Order) else None
+                        learned_by(torch.arange(len(y)) if known is None else known)
                         ways = {name: p.detach() - now[name] for name, p in of_own.items()}
                         slopes = {name: tensor.grad for name, tensor in mixed.items() if tensor.grad is not None}
                         slope = sum(float((ways[name] * grad).sum()) for name, grad in slopes.items())
@@ -158,6 +177,12 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
     mean = finite_mean(total, count, trainer)
     require_finite((*common.parameters(), *own.parameters()), trainer)
     return mean, alpha
+
+
+def _patients(data: SiteData, samples: Tensor) -> int:
+    """Of how many patients some training samples are; each is another's where the data know no patients."""
+    owners = data.owners("train")
+    return len(samples) if owners is None else len(owners[samples.to(owners.device)].unique())
 
 
 APFL = Algorithm(

@@ -59,6 +59,8 @@ def of_enough(
     found = {name: told(v) if name in (*_MEASURED, "alone_validation") else v for name, v in metrics.items()}
     if "test" in found:
         found["test"] = {which: told(v) for which, v in found["test"].items()}
+    if isinstance(numbers := found.get("numbers"), Measured):
+        found["numbers"] = told(numbers)
     if trained < policy.least_patients:
         found |= {name: None for name in ("train_loss", "numbers") if name in found}
     few = chosen_by_few(policy, judges)

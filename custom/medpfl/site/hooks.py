@@ -13,6 +13,7 @@ from functools import partial
 from math import isfinite
 from numbers import Real
 from traceback import walk_tb
+from types import NoneType
 from typing import Any, TypeVar
 
 import torch
@@ -149,6 +150,8 @@ def checked_outcome(mechanism: Mechanism, outcome: Outcome, channels: Sequence[s
     for what in ("sends", "numbers"):
         if not isinstance(found := getattr(outcome, what), Mapping):
             raise WrongForm(name, "end", f"its Outcome has {_kind(found)} as {what}, not a dictionary")
+    if type(outcome.patients) not in (int, NoneType):
+        raise WrongForm(name, "end", f"its Outcome has {_kind(outcome.patients)} as patients, not a whole number")
     if strange := next((each for each in outcome.sends if each not in channels), None):
         raise WrongForm(name, "end", f"it sends in {strange!r}, which is none of its channels to the server")
     for channel, tensors in outcome.sends.items():

@@ -35,6 +35,7 @@ from medpfl.site.hooks import (
     shapes,
 )
 from medpfl.site.store import OPTIMIZER, copied
+from medpfl.tasks.told import Measured
 from medpfl.training.loop import Epochs, Loss, Objective, TrainingDiverged
 from medpfl.training.memory import Memory
 from medpfl.training.objective import objective_of
@@ -182,9 +183,11 @@ class Method:
         optimizers = {} if self._memory is None else {OPTIMIZER: self._memory.state}
         return optimizers | {m.name: o.state for m, o in self._outcomes.items() if o.state is not None}
 
-    def numbers(self) -> dict[str, float]:
+    def numbers(self) -> Measured:
         """What they report."""
-        return {name: value for o in self._outcomes.values() for name, value in o.numbers.items()}
+        found = {name: value for o in self._outcomes.values() for name, value in o.numbers.items()}
+        fewest = min((o.patients for o in self._outcomes.values() if o.patients is not None), default=None)
+        return Measured(found, lambda enough: found if fewest is None or fewest >= enough.least else None)
 
     def leaving(self, shared: State) -> State:
         """The shared state on its way out, through each mechanism's step."""

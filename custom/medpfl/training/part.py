@@ -45,11 +45,13 @@ class Outcome:
         state: the mechanism's own, which the site keeps for its next round.
         sends: by channel, what goes to the server.
         numbers: what is reported.
+        patients: of how many training patients the numbers are, where not of all.
     """
 
     state: State | None = None
     sends: Mapping[str, State] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
+    patients: int | None = None
 
 
 @dataclass(frozen=True)

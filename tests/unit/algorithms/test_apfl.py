@@ -42,6 +42,17 @@ def test_a_share_that_is_not_learned_stays():
     assert done.numbers() == {"alpha": 0.5}
 
 
+def test_of_whom_a_share_was_learned_counts_from_then_on():
+    """A later batch of more patients does not make it theirs: its step may be as short as a server likes."""
+    own = kept(0.5)["mixture"]
+    done = trained(config("apfl"), TwoWeights(0.0, 0.0), kept={"mixture": own})
+    assert int(done.states()["mixture"]["alpha/patients"]) == 1
+    assert done.numbers().told(1) == done.numbers() and done.numbers().told(2) is None
+    earlier = {"mixture": own | {"alpha/patients": torch.tensor(7)}}
+    again = trained(config("apfl", adaptive=0), TwoWeights(0.0, 0.0), kept=earlier)
+    assert int(again.states()["mixture"]["alpha/patients"]) == 7
+
+
 def test_an_own_model_that_diverges_ends_the_task():
     """Where the common model, whose loss is told, does not: it never leaves, so nobody else could notice."""
     own = both(float("nan"), 0.0) | {"alpha/": torch.tensor(0.5, dtype=torch.float64)}

@@ -104,6 +104,18 @@ def test_the_training_loss_of_few_patients_is_not_told():
         assert (guarded.train(1).metrics["train_loss"] is not None) == leaves
 
 
+@pytest.mark.parametrize(("batch_size", "least", "leaves"), [(4, 5, False), (6, 5, True), (4, 4, True)])
+def test_a_share_that_few_patients_decide_is_not_told(batch_size, least, leaves):
+    """APFL learns it by the first batch alone: of batches of one, it told that patient's label."""
+    policy, settings = HOSPITAL.model_copy(update={"least_patients": least}), {"batch_size": batch_size}
+    guarded = Guarded("apfl", policy=policy, settings=settings).hello()
+    assert (guarded.train(1).metrics["numbers"] is not None) == leaves
+    full = Guarded("apfl", policy=policy.model_copy(update={"measures": "full"}), settings=settings).hello()
+    assert full.train(1).metrics["numbers"] == {"alpha": 0.5}
+    fixed = Guarded("apfl", policy=policy, settings=settings | {"adaptive": 0, "alpha": 0.25}).hello()
+    assert fixed.train(1).metrics["numbers"] == {"alpha": 0.25}  # nobody decides it
+
+
 def sizes(validation, test):
     return {"data_args": {"train": 60, "validation": validation, "test": test}}
 
