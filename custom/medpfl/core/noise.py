@@ -1,9 +1,9 @@
 """Gaussian noise for differential privacy, from a secret of the site.
 
 The run's seed is the server's too: noise from it could be subtracted. At a real site noise comes from a secret that
-never leaves. It depends on the run, the site, the task, the round and on what it is added to. The same question with
-the same answer gets the same noise, so that asking again teaches nothing; another answer never gets the noise of an
-earlier one, so that their difference does not show it.
+never leaves. It depends on the run, the site, the task, the round and on what it is added to
+(:mod:`medpfl.site.noise`). The same question with the same answer gets the same noise, so that asking again teaches
+nothing; another answer never gets the noise of an earlier one, so that their difference does not show it.
 
 Floating-point noise betrays by its last bits what it was added to (Mironov, On significance of the least significant
 bits for differential privacy, CCS 2012). Here vectors are first rounded towards zero onto a grid of 2^-20 standard

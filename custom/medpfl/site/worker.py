@@ -30,7 +30,7 @@ from medpfl.site.ending import Ending
 from medpfl.site.finishing import Finishing
 from medpfl.site.hooks import calling
 from medpfl.site.method import Method, requested
-from medpfl.site.noise import noise_source
+from medpfl.site.noise import RUN, draw_for_run, noise_source, of_run, of_weights
 from medpfl.site.outputs import require_outputs
 from medpfl.site.resting import SHARE, Resting
 from medpfl.site.rival import Rival
@@ -123,9 +123,11 @@ class Site:
         self._require_suited(model)
         if self.rival:
             self.rival.forget()
-        own = (PERSONAL, OPTIMIZER, MODEL, RECEIVED, SENT, FINISHED, USED, BEST)
+        own = (PERSONAL, OPTIMIZER, MODEL, RECEIVED, SENT, FINISHED, USED, BEST, RUN)
         for kind in (*own, *(m.name for m in self.config.parts)):
             self.store.keep(kind, ())  # a site is greeted once a run: what lies here is from an earlier one
+        if self._draws_noise:
+            draw_for_run(self.store)
         if self.delivery:
             self.delivery.put_aside()
         if self._digest is not None:
@@ -186,8 +188,19 @@ class Site:
             when,
             kept=lambda name: self._kept(name, last)[1],
             kept_counted=lambda name: self._kept(name, counted)[1],
-            noise=lambda: noise_source(self.config, self.name, *noise, self.secret),
+            noise=lambda: noise_source(self.config, self.name, *noise, self.secret, self._noise_of(message)),
         )
+
+    def _noise_of(self, message: Message) -> str:
+        """What an answer's noise depends on besides: the run, or f."""
+        if message.task == "prepare":
+            return of_weights(message)
+        return of_run(self.store, self.name) if self._draws_noise else ""
+
+    @property
+    def _draws_noise(self) -> bool:
+        """Whether updates have noise of the site's own."""
+        return bool(self.secret and self.config.all_settings.get("update_noise"))
 
     def _at_the_end(self, message: Message, model: nn.Module) -> Method:
         return self._method(message, model, "end", ("update", message.round), message.round)

@@ -10,7 +10,8 @@ from medpfl.algorithms.update_privacy.update import clip_update, noised_update, 
 from medpfl.core.messages import Message, Update
 from medpfl.engine.federation import Federation
 from medpfl.site.answer import answer
-from medpfl.site.noise import noise_source
+from medpfl.site.method import Method
+from medpfl.site.noise import RUN, draw_for_run, noise_source, of_run
 from medpfl.site.store import MemoryStore
 
 CONFIG = tiny.config("fedbn", settings={"update_clip": 1, "update_noise": 1})
@@ -145,6 +146,32 @@ def test_a_run_with_noise_repeats_bit_for_bit_and_stays_finite():
         assert all(np.isfinite(t.numpy()).all() for t in model.values())
     quiet, quiet_sites = tiny.run(tiny.config("fedbn"))
     assert not tiny.same(models["site-1"], tiny.last_models(quiet, quiet_sites)["site-1"])
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_where_updates_are_the_same_no_two_runs_show_it(monkeypatch, again):
+    """Of one contract: weights under which a patient alone has a part would tell whether that one is there."""
+    monkeypatch.setattr(Method, "train", lambda self, model, data, epochs, order: 0.0)  # nobody has any
+    federation, store = Federation.of(CONFIG), MemoryStore()
+    site, model = federation.site("site-1", store, secret=SECRET), federation.model()
+    hello, first = Message("prepare", 0, {}, {"split": federation.split.description()}), federation.initial_shared
+    noise = []
+    for k in (1, 2):
+        assert isinstance(answer(site, hello, model), Update)
+        came = {name: tensor if again else k * tensor for name, tensor in first.items()}
+        for _ in range(2):  # asked again in a run it is the same
+            sent = answer(site, Message("train", 2, came, {"best_round": 0}), model)
+            noise.append(torch.cat([(sent.tensors[n].double() - came[n].double()).flatten() for n in came]))
+    assert torch.equal(noise[0], noise[1]) and torch.equal(noise[2], noise[3])
+    assert (noise[0] - noise[2]).std() == pytest.approx(2**0.5, rel=0.2)
+
+
+def test_what_the_noise_of_a_run_depends_on_is_drawn_again_where_it_is_gone():
+    store = MemoryStore()
+    drawn = draw_for_run(store)
+    assert len(drawn) == 32 and of_run(store, "site-1") == drawn
+    store.keep(RUN, ())
+    assert of_run(store, "site-1") != drawn
 
 
 def test_nothing_comes_after_the_noise(monkeypatch):

@@ -12,8 +12,8 @@ CONFIG = make_config(algorithm="fedap")
 SECRET = bytes(range(32))
 
 
-def source(config=CONFIG, site="site-1", task="update", round_=1, secret=SECRET):
-    return noise_source(config, site, task, round_, secret)
+def source(config=CONFIG, site="site-1", task="update", round_=1, secret=SECRET, more=""):
+    return noise_source(config, site, task, round_, secret, more)
 
 
 def test_it_is_gaussian():
@@ -49,6 +49,10 @@ def test_another_question_gets_other_noise(other, secret):
     a = source(**{"secret": secret}).gaussian(100, b"x")
     b = source(**{"secret": secret} | other).gaussian(100, b"x")
     assert abs(np.corrcoef(a, b)[0, 1]) < 0.5
+
+
+def test_under_another_f_it_is_other_noise():
+    assert not np.array_equal(source(more="one").gaussian(9, b""), source(more="another").gaussian(9, b""))
 
 
 def test_another_secret_gives_other_noise():
