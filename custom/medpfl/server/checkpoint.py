@@ -83,7 +83,7 @@ def save_checkpoint(
         "judged": state.judged,
         "seconds": state.seconds,
     }
-    fresh = path.with_name(f"{path.stem}.next{path.suffix}")
+    fresh = _next(path)
     try:
         write_state(fresh, tensors, durable=durable, info=(rounds or Growing()).text(info, "history"))
         if path.exists():
@@ -104,9 +104,18 @@ def _previous(path: Path) -> Path:
     return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 
+def _next(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.next{path.suffix}")
+
+
 def _generations(path: Path) -> list[Path]:
-    """The files to read, the last state first. A kill between the two moves of a save leaves the previous alone."""
-    return [file for file in (path, _previous(path)) if file.exists()] or [path]
+    """The files to read, the last state first.
+
+    A kill between the two moves of a save leaves the new state, whole, beside the previous one, which is the damaged
+    file where the run went on from the one before that.
+    """
+    files = (path if path.exists() else _next(path), _previous(path))
+    return [file for file in files if file.exists()] or [path]
 
 
 def last_state(path: Path, config: RunConfig) -> ServerState | None:

@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import asdict, fields, replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from medpfl.core.messages import Failure
 from medpfl.core.permitted_code import permit
 from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
+from medpfl.server import checkpoint
 from medpfl.server.checkpoint import (
     as_recorded,
     checkpoint_config,
@@ -216,6 +218,35 @@ def test_a_kill_between_the_two_moves(tmp_path):
     path.unlink()
     assert checkpoint_exists(path)
     assert_equal(load_checkpoint(path, run), every[1])
+
+
+def test_a_kill_between_the_two_moves_after_damage(tmp_path, monkeypatch):
+    """The damaged file takes the place of the one that the run went on from: the new state is all that there is."""
+    run, path = config(), tmp_path / "server.safetensors"
+    every = states(run)
+    for state in every[1:3]:
+        save_checkpoint(path, run, state, durable=False)
+    path.write_bytes(path.read_bytes()[:-7])
+    assert load_checkpoint(path, run).failures[-1].reason.startswith("its last checkpoint was damaged")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.os, "replace", killed_at(path))
+        with pytest.raises(KeyboardInterrupt):
+            save_checkpoint(path, run, every[2], durable=False)
+    assert not path.exists() and checkpoint_exists(path)
+    assert_equal(load_checkpoint(path, run), every[2])
+    assert checkpoint_config(path) == run
+
+
+def killed_at(place):
+    """Moves as the system's are, until one to a place."""
+    move = os.replace
+
+    def moved(source, target):
+        if target == place:
+            raise KeyboardInterrupt
+        move(source, target)
+
+    return moved
 
 
 def test_no_space_leaves_the_last_checkpoint(tmp_path):
