@@ -74,6 +74,21 @@ def test_review_refuses_a_server_that_runs_another_contract(tmp_path):
             reading(job)
 
 
+def test_review_refuses_a_job_of_which_a_site_would_read_another_run(tmp_path):
+    """A method has rounds of its own where nobody names them, and whoever is sent a job does not ask it."""
+    job = export_job(make_config(algorithm="vit-heads", sites=2, rounds=50), tmp_path / "job")
+    assert review(job).contract.config.rounds == 50
+    for file in job.glob("*/config/config_fed_*.json"):
+        content = json.loads(file.read_text())
+        at_site = [entry["executor"] for entry in content.get("executors", [])]
+        for part in at_site + content.get("workflows", []):
+            del part["args"]["run_config"]["rounds"]
+        file.write_text(json.dumps(content))
+    for reading in (review, read_job):
+        with pytest.raises(UserError, match="so that a site would read another one"):
+            reading(job)
+
+
 @pytest.mark.parametrize("algorithm", ["fedavg", "local"])
 def test_review_refuses_weights_that_nobody_approved(algorithm, tmp_path):
     """Also of a method that sends no update: its numbers tell of what they are taken under."""

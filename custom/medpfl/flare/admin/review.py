@@ -9,14 +9,13 @@ from typing import Any
 from nvflare.apis.job_def import ALL_SITES
 
 from medpfl.config.named_code import named_code
-from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.permitted_code import is_function
 from medpfl.engine.federation import Federation
 from medpfl.flare.admin.enough import patients_here, site_name, values_here
 from medpfl.flare.admin.reviewed import Leaving, Review
 from medpfl.flare.job.classes import AT_SERVER, AT_SITE
-from medpfl.flare.job.folder import read_job
+from medpfl.flare.job.folder import as_sites_read, read_job
 from medpfl.flare.job.sent import as_it_sends
 from medpfl.models.cost import Limits
 from medpfl.site.contract import Contract
@@ -56,7 +55,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
     config = job.run
     here = None if local is None else read_site_manifest(local).get(job.config.data)
     site = "" if local is None else site_name(local.parent)
-    newcomers = make_config(**arguments["newcomers"]) if "newcomers" in arguments else None
+    newcomers = as_sites_read(arguments["newcomers"]) if "newcomers" in arguments else None
     if config.init and not config.init.startswith("sha256:"):
         raise UserError(f"{job.name}: names the file of start weights, {config.init!r}; a job gives their fingerprint")
     if local is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
 
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
@@ -96,7 +98,7 @@ def read_job(folder: Path) -> Job:
         if len(allowed) != 1 or not runs or not isinstance(runs[0], dict):
             raise UserError(f"{file}: not a job of this package: it has no list of what may leave")
         try:
-            config, run = make_config(**runs[0]), make_config(**given[0]["run_config"])
+            config, run = as_sites_read(runs[0]), as_sites_read(given[0]["run_config"])
         except (UserError, AttributeError, KeyError, TypeError) as error:
             raise UserError(f"{file}: not a job of this version of the package: {error}") from None
         if len(named) != 1 or named[0] not in AT_SITE:
@@ -117,11 +119,26 @@ def read_job(folder: Path) -> Job:
     return found[0]
 
 
+def as_sites_read(fields: Mapping[str, Any]) -> RunConfig:
+    """A run as server and sites read it from a job; UserError if it is none.
+
+    So it is where the method has values of its own for fields that the job leaves out: they would take the package's.
+    """
+    found = make_config(**fields)
+    try:
+        read = RunConfig(**fields)
+    except ValidationError:
+        read = None
+    if read is None or read.model_dump() != found.model_dump():
+        raise UserError("it leaves out what a job says of its run, so that a site would read another one")
+    return found
+
+
 def _runs_of_server(folder: Path) -> Iterator[RunConfig]:
     for file in sorted(folder.glob("*/config/config_fed_server.json")):
         try:
             given = [workflow.get("args") or {} for workflow in read_object(file).get("workflows", [])]
-            yield from (make_config(**args["run_config"]) for args in given if "run_config" in args)
+            yield from (as_sites_read(args["run_config"]) for args in given if "run_config" in args)
         except (UserError, AttributeError, TypeError) as error:
             raise UserError(f"{file}: not a job of this version of the package: {error}") from None
 
