@@ -1,6 +1,7 @@
 """Jobs that a real site refuses: by how it refuses they must not read its data."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from kits import done, site
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.fuel.utils.json_scanner import JsonScanner
+from nvflare.fuel.utils.wfconf import resolve_var_refs
 from PIL import Image
 
 from medpfl.config.run import make_config
@@ -91,6 +94,43 @@ def test_what_the_policy_forbids_by_the_jobs_words_alone_takes_no_experiment(ref
     done(fundus, "--policy", "largest_weight=0.3")
     assert said in refusal(algorithm=algorithm, more=more)
     assert entries(fundus) == []
+
+
+@pytest.fixture
+def deployed(fundus, at_site, monkeypatch):
+    """Says what a job's first task is answered, whose configuration FLARE has filled in at the site."""
+    monkeypatch.setenv("PACS_PASSWORD", "s3cr3t")
+    done(fundus, "--policy", "jobs=approved")
+    data_args = {"classes": ASKED, "size": 28, "channels": "grey"}
+    names = {"sites": 2, "names": ("north-hospital", "b"), "partition": "natural", "rounds": 2}
+    config = make_config(algorithm="fedavg", data="fundus", data_args=data_args, **names)
+
+    def ask(in_file=None, **fields):
+        run = config.model_dump(mode="json") | fields
+        content = {"format_version": 2, "executors": [{"tasks": ["*"], "executor": {"args": {"run_config": run}}}]}
+        context = at_site(fundus)
+        folder = Path(context.get_engine().get_workspace().get_app_config_dir("job"))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config_fed_client.json").write_text(json.dumps(in_file or content))
+        resolve_var_refs(JsonScanner(content), dict(content))  # as FLARE's JsonConfigurator does
+        hello = FLModelUtils.to_shareable(message_to_model(Message("prepare", 0, {}, {"split": []}), 1))
+        executor = PersonalizedExecutor(**content["executors"][0]["executor"]["args"])
+        return executor.execute("prepare", hello, context, Signal()).get_header(REASON)
+
+    return ask
+
+
+@pytest.mark.parametrize("text", ["x{$PACS_PASSWORD[0]}", "{$PACS_PASSWORD}", "x{format_version}"])
+def test_what_flare_fills_in_here_is_told_by_no_hash(deployed, fundus, text):
+    """Of a few characters of the site's environment the contract's first twelve digits tell which they are."""
+    assert deployed(data=text) == CANNOT
+    assert entries(fundus) == []
+
+
+def test_what_flare_made_of_a_job_is_what_its_file_has(deployed):
+    assert "is not approved at this site" in deployed()
+    assert "is not approved at this site" in deployed(data_args={"patient": r"^(\d{4})_\p{Lu}", "classes": ASKED})
+    assert deployed(in_file={"executors": [{"executor": {"args": {"run_config": {}}}}]}) == CANNOT
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

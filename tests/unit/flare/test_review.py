@@ -89,6 +89,19 @@ def test_review_refuses_a_job_of_which_a_site_would_read_another_run(tmp_path):
             reading(job)
 
 
+@pytest.mark.parametrize(
+    "text", ["{$HOME}", "x{$HOME[0]}", "{WORKSPACE}", "{@own:a=1}", "${secret:TOKEN}", "{executors}"]
+)
+def test_review_refuses_what_flare_fills_in_at_each_site(tmp_path, text):
+    job = export_job(make_config(algorithm="fedavg", sites=2, rounds=2), tmp_path / "job")
+    file = next(job.glob("*/config/config_fed_client.json"))
+    content = json.loads(file.read_text())
+    content["executors"][0]["executor"]["args"]["run_config"]["data"] = text
+    file.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="which FLARE fills in at each site: no site takes such a job"):
+        review(job)
+
+
 @pytest.mark.parametrize("algorithm", ["fedavg", "local"])
 def test_review_refuses_weights_that_nobody_approved(algorithm, tmp_path):
     """Also of a method that sends no update: its numbers tell of what they are taken under."""

@@ -16,6 +16,7 @@ from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
 from medpfl.flare.job.classes import AT_SITE, FILTER
 from medpfl.flare.transport.filter import flat
+from medpfl.flare.transport.trust import filled_in
 from medpfl.site.contract import Contract
 from medpfl.site.local_file import read_object
 
@@ -87,6 +88,10 @@ def read_job(folder: Path) -> Job:
     found, runs_of_server = [], list(_runs_of_server(folder))
     for file in files:
         content = read_object(file)
+        if text := filled_in(content):
+            raise UserError(
+                f"{file}: it has {text[:80]!r}, which FLARE fills in at each site: no site takes such a job"
+            )
         try:
             filters = [f for chain in content.get("task_result_filters", []) for f in chain.get("filters", [])]
             allowed = [(f.get("args") or {}).get("allowed") for f in filters if f.get("path") == FILTER]

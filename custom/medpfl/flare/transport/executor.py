@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import ReturnCode
@@ -109,10 +109,11 @@ class PersonalizedExecutor(Executor):
             from medpfl.config.run import RunConfig
             from medpfl.flare.transport.place import Place
             from medpfl.flare.transport.policy import too_many
-            from medpfl.flare.transport.trust import check_job
+            from medpfl.flare.transport.trust import check_job, require_as_written
             from medpfl.site.many_values import TooManyValues
 
             keep_freed_memory()
+            require_as_written(self._written(), fl_ctx)
             config = RunConfig(**self.run_config)
             check_job(config, self.state_dir, fl_ctx)
             # Not of the contract: more than there are cores would only cost, and very many end the process.
@@ -123,6 +124,10 @@ class PersonalizedExecutor(Executor):
             except TooManyValues as error:
                 raise too_many(error) from error
         return self._ready
+
+    def _written(self) -> dict[str, Any]:
+        """The arguments that the job's file has."""
+        return {"run_config": self.run_config}
 
     def _begin(
         self, config: RunConfig, place: Place, fl_ctx: FLContext, first: Callable[[], Message]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nvflare.apis.fl_context import FLContext
 
@@ -36,6 +36,9 @@ class JoinExecutor(PersonalizedExecutor):
     def __init__(self, run_config: dict, newcomers: dict, experiment: str = "", state_dir: str | None = None):
         super().__init__(run_config, experiment, state_dir)
         self.newcomers = newcomers
+
+    def _written(self) -> dict[str, Any]:
+        return {**super()._written(), "newcomers": self.newcomers}
 
     def _begin(
         self, config: RunConfig, place: Place, fl_ctx: FLContext, first: Callable[[], Message]

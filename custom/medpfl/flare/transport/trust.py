@@ -7,9 +7,12 @@ by naming any function of any installed package as its model or its data, or any
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_constant import FLContextKey, SystemVarName, WorkspaceConstants
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey
 
@@ -18,7 +21,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.permitted_code import is_function, permit
 from medpfl.data.partition.spec import parse_spec
-from medpfl.site.local_file import FILE, read_content
+from medpfl.site.local_file import FILE, read_content, read_object
 
 REHEARSAL = "MEDPFL_REHEARSAL"
 """Environment variable of processes that belong to whoever submits the jobs: a simulator's, a POC's on one machine."""
@@ -58,6 +61,48 @@ def check_job(config: RunConfig, state_dir: str | None, context: FLContext, *, a
                 f'"code": ["{module}"] in local/{FILE}'
             )
         permit(module)
+
+
+def require_as_written(given: Mapping[str, Any], context: FLContext) -> None:
+    """Refuses a job whose configuration FLARE has filled in here.
+
+    By ``{$NAME}`` it puts a variable of the site's environment in the place, by ``x{$NAME[0]}`` its first character.
+    What a site then says of the run, such as its contract's hash, would tell what that is.
+
+    Args:
+        given: arguments with which FLARE made the executor.
+        context: of the task.
+
+    Raises:
+        UserError: they are not those of the job's file, or there is something in it that FLARE fills in.
+    """
+    if is_rehearsal(context):
+        return
+    folder = Path(context.get_engine().get_workspace().get_app_config_dir(context.get_job_id()))
+    if not folder.is_dir():
+        return  # FLARE has made no executor of a file
+    content = read_object(folder / WorkspaceConstants.CLIENT_APP_CONFIG)
+    if found := filled_in(content):
+        raise UserError(f"the job's configuration has {found!r}, which FLARE fills in at each site")
+    written = [entry["executor"].get("args", {}) for entry in content.get("executors", [])]
+    if not any(all(args.get(name) == value for name, value in given.items()) for args in written):
+        raise UserError("the job's configuration is another one than its file has")
+
+
+def filled_in(content: Mapping[str, Any]) -> str:
+    """The first text of a job's configuration in which FLARE puts values of a site's, or of its own; empty if none."""
+    system = [name for name in vars(SystemVarName) if name.isupper()]
+    names = "|".join(re.escape(str(name)) for name in (*system, *content))
+    reference = re.compile(rf"\{{\s*(?:[$@]|(?:{names})(?!\w))|\$\{{")
+    return next((text for text in _texts(content) if reference.search(text)), "")
+
+
+def _texts(content: Any) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, Mapping | list):
+        for value in content.values() if isinstance(content, Mapping) else content:
+            yield from _texts(value)
 
 
 def is_rehearsal(context: FLContext) -> bool:
