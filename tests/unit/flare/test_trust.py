@@ -9,7 +9,7 @@ from nvflare.apis.fl_context import FLContext
 
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
-from medpfl.flare.transport.trust import REHEARSAL, check_job
+from medpfl.flare.transport.trust import REHEARSAL, check_job, require_as_written
 
 
 @pytest.fixture
@@ -19,7 +19,9 @@ def context(tmp_path, monkeypatch):
     for name in ("local", "custom"):
         (tmp_path / name).mkdir()
     workspace = SimpleNamespace(
-        get_app_custom_dir=lambda job: str(tmp_path / "custom"), get_site_config_dir=lambda: str(tmp_path / "local")
+        get_app_custom_dir=lambda job: str(tmp_path / "custom"),
+        get_app_config_dir=lambda job: str(tmp_path / "config"),
+        get_site_config_dir=lambda: str(tmp_path / "local"),
     )
     found = FLContext()
     found.get_engine = lambda: SimpleNamespace(get_workspace=lambda: workspace)
@@ -53,6 +55,23 @@ def test_code_that_the_job_brings_is_flares_business(context, tmp_path):
     (tmp_path / "custom" / "package").mkdir()
     (tmp_path / "custom" / "package" / "__init__.py").touch()
     check_job(config(data="own:hospital", model="package:Net"), None, context)
+
+
+@pytest.mark.parametrize("text", ["{$TOKEN}", "x{$TOKEN[0]}", "x{WORKSPACE}"])
+def test_nor_does_a_server_put_its_environment_into_results(context, tmp_path, text):
+    (tmp_path / "config").mkdir()
+
+    def written(data):
+        content = {"workflows": [{"path": "a.Tracker"}, {"args": {"run_config": {"data": data}}}]}
+        (tmp_path / "config" / "config_fed_server.json").write_text(json.dumps(content))
+
+    written("chest-ct")
+    require_as_written({"run_config": {"data": "chest-ct"}}, context, at_server=True)
+    with pytest.raises(UserError, match="is another one than its file has"):
+        require_as_written({"run_config": {"data": "s3cr3t"}}, context, at_server=True)
+    written(text)
+    with pytest.raises(UserError, match="which FLARE fills in where it runs"):
+        require_as_written({"run_config": {"data": "s3cr3t"}}, context, at_server=True)
 
 
 def test_a_site_allows_modules_by_name(context, tmp_path):

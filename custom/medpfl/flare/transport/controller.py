@@ -34,7 +34,7 @@ from medpfl.flare.transport.endings import BEGUN
 from medpfl.flare.transport.payload import REASON, message_to_model, update_of
 from medpfl.flare.transport.state import require_owner, state_folder
 from medpfl.flare.transport.tracking import keep_in, new_values, publish, stay_offline
-from medpfl.flare.transport.trust import check_job, submitter
+from medpfl.flare.transport.trust import check_job, require_as_written, submitter
 from medpfl.server.checkpoint import CHECKPOINT, last_state, save_checkpoint
 from medpfl.server.rounds import Plan, advance, messages
 from medpfl.server.state import require_same_pretrained
@@ -94,6 +94,7 @@ class PersonalizedController(BaseFedAvg):
         """The whole workflow. Called by FLARE."""
         started = time.perf_counter()
         try:
+            require_as_written({"run_config": self.run_config}, self.fl_ctx, at_server=True)
             config = RunConfig(**self.run_config)
             check_job(config, self.state_dir, self.fl_ctx, at_server=True)
             federation = Federation.of(config)

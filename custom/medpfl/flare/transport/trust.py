@@ -63,15 +63,17 @@ def check_job(config: RunConfig, state_dir: str | None, context: FLContext, *, a
         permit(module)
 
 
-def require_as_written(given: Mapping[str, Any], context: FLContext) -> None:
+def require_as_written(given: Mapping[str, Any], context: FLContext, *, at_server: bool = False) -> None:
     """Refuses a job whose configuration FLARE has filled in here.
 
-    By ``{$NAME}`` it puts a variable of the site's environment in the place, by ``x{$NAME[0]}`` its first character.
-    What a site then says of the run, such as its contract's hash, would tell what that is.
+    By ``{$NAME}`` it puts a variable of this process's environment in the place, by ``x{$NAME[0]}`` its first
+    character. What a site then says of the run, such as its contract's hash, would tell what that is, and the server
+    writes the configuration into results.
 
     Args:
-        given: arguments with which FLARE made the executor.
-        context: of the task.
+        given: arguments with which FLARE made the executor or the controller.
+        context: of the task, or of the server's.
+        at_server: it is the controller.
 
     Raises:
         UserError: they are not those of the job's file, or there is something in it that FLARE fills in.
@@ -81,10 +83,12 @@ def require_as_written(given: Mapping[str, Any], context: FLContext) -> None:
     folder = Path(context.get_engine().get_workspace().get_app_config_dir(context.get_job_id()))
     if not folder.is_dir():
         return  # FLARE has made no executor of a file
-    content = read_object(folder / WorkspaceConstants.CLIENT_APP_CONFIG)
+    side = WorkspaceConstants.SERVER_APP_CONFIG if at_server else WorkspaceConstants.CLIENT_APP_CONFIG
+    content = read_object(folder / side)
     if found := filled_in(content):
-        raise UserError(f"the job's configuration has {found!r}, which FLARE fills in at each site")
-    written = [entry["executor"].get("args", {}) for entry in content.get("executors", [])]
+        raise UserError(f"the job's configuration has {found!r}, which FLARE fills in where it runs")
+    made = content["workflows"] if at_server else [entry["executor"] for entry in content.get("executors", [])]
+    written = [component.get("args", {}) for component in made]
     if not any(all(args.get(name) == value for name, value in given.items()) for args in written):
         raise UserError("the job's configuration is another one than its file has")
 
