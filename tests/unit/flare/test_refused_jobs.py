@@ -127,6 +127,15 @@ def test_what_flare_fills_in_here_is_told_by_no_hash(deployed, fundus, text):
     assert entries(fundus) == []
 
 
+def test_two_executors_do_not_work_side_by_side(deployed, monkeypatch):
+    """Each has a lock of its own, and what is drawn in one's training would depend on the other's."""
+    one = {"executor": {"args": {"run_config": {}}}}
+    said = []
+    monkeypatch.setattr(PersonalizedExecutor, "log_warning", lambda self, ctx, text, **_: said.append(text))
+    assert deployed(in_file={"executors": [one, one]}) == CANNOT
+    assert "the job has 2 executors, which would work side by side" in said[0]
+
+
 def test_what_flare_made_of_a_job_is_what_its_file_has(deployed):
     assert "is not approved at this site" in deployed()
     assert "is not approved at this site" in deployed(data_args={"patient": r"^(\d{4})_\p{Lu}", "classes": ASKED})

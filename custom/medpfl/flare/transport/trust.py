@@ -88,6 +88,8 @@ def require_as_written(given: Mapping[str, Any], context: FLContext, *, at_serve
     if found := filled_in(content):
         raise UserError(f"the job's configuration has {found!r}, which FLARE fills in where it runs")
     made = content["workflows"] if at_server else [entry["executor"] for entry in content.get("executors", [])]
+    if not at_server and len(made) != 1:  # which take one task at a time, each by itself
+        raise UserError(f"the job has {len(made)} executors, which would work side by side; one is right")
     written = [component.get("args", {}) for component in made]
     if not any(all(args.get(name) == value for name, value in given.items()) for args in written):
         raise UserError("the job's configuration is another one than its file has")
