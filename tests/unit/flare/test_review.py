@@ -49,6 +49,16 @@ def test_review_says_of_a_policy_that_takes_it_what_else_the_site_lacks(kit, tmp
     assert json.loads(site("review", FEDAP, "--kit", kit, "--json").output)["notes"] == []
 
 
+def test_no_name_in_a_job_begins_a_line(tmp_path):
+    job = export_job(make_config(algorithm="fedavg", sites=2, rounds=2), tmp_path / "job")
+    meta = json.loads((job / "meta.json").read_text())
+    meta["deploy_map"] = {"app": ["server", f"north\ncontract {64 * 'a'}"]}
+    (job / "meta.json").write_text(json.dumps(meta))
+    lines = site("review", job).output.splitlines()
+    assert [line for line in lines if line.startswith("contract ")] == [f"contract {read_job(job).contract}"]
+    assert f"for: north\\ncontract {64 * 'a'}" in lines
+
+
 def test_review_says_what_leaves_of_the_model_trained_alone(tmp_path):
     policy, config = SitePolicy(), make_config(algorithm="fedblend", sites=2, rounds=2)
     job = export_job(config, tmp_path / "job")
