@@ -20,6 +20,7 @@ COLUMNS = {
         "chest-tuberculosis-fedimpres",
         "chest-tuberculosis-fedcurv",
         "chest-tuberculosis-fedblend",
+        "chest-tuberculosis-d-fedap",
     ),
     "sarcoma MR": ("sarcoma-mr",),
     "blood cells": (
@@ -28,15 +29,18 @@ COLUMNS = {
         "bloodmnist-rivals",
         "bloodmnist-rivals-fedimpres",
         "bloodmnist-fedblend",
+        "bloodmnist-d-fedap",
     ),
 }
 METHODS = (
     "FedAvg", "FedProx", "FedBN", "FedPer", "LG-FedAvg", "f-FedAP", "Ditto", "FedAvg (finetune_steps=200)", "FedBlend",
     "FedAP", "APFL", "FedRep", "SCAFFOLD", "FedBABU", "FedCurv", "FedReg", "VHL", "FedVSS", "FedImpres",
+    "d-FedAP",
 )  # fmt: skip
-_OF_CLASSES = ("SCAFFOLD", "FedCurv", "FedReg", "VHL", "FedVSS", "FedImpres")
+_OF_CLASSES = ("SCAFFOLD", "FedCurv", "FedReg", "VHL", "FedVSS", "FedImpres", "d-FedAP")
 UNDEFINED = dict.fromkeys(("brain MR", "lungs", "sarcoma MR"), _OF_CLASSES)
-"""Refused methods: they are of samples of one class each, SCAFFOLD of SGD, and masks were learned by Adam."""
+"""Refused methods: they are of samples of one class each, d-FedAP of a linear layer that classifies, SCAFFOLD of SGD,
+and masks were learned by Adam."""
 NAMES = {"FedAvg (finetune_steps=200)": "FedAvg, 200 steps more", "FedImpres": "FedImpres, noise, one epoch a round"}
 """Of rows that are not a method as it is by default, or of a schedule of their own."""
 
