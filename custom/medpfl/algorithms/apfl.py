@@ -79,9 +79,12 @@ class AdaptiveMixture(Mechanism):
             own.load_state_dict(kept)
         learned = [alpha]
 
+        def learned_by(samples: Tensor) -> None:
+            patients.append(_patients(round_.data, samples))
+
         def train(work: Epochs) -> float:
-            adaptive, by = bool(self.settings.adaptive), lambda whose: patients.append(_patients(round_.data, whose))
-            loss, learned[0] = train_both(work, own, alpha, round_.loss, adaptive=adaptive, learned_by=by)
+            adaptive = bool(self.settings.adaptive)
+            loss, learned[0] = train_both(work, own, alpha, round_.loss, adaptive=adaptive, learned_by=learned_by)
             return loss
 
         def end() -> Outcome:
