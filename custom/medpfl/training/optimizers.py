@@ -27,9 +27,9 @@ def _torchs() -> Iterator[tuple[str, type[Optimizer]]]:
 
 
 def _uncompiled(kind: type[Optimizer]) -> type[Optimizer]:
-    """torch's optimizer without what keeps it out of ``torch.compile``, which nothing here compiles.
+    """torch's optimizer without the wrappers that keep it out of what ``torch.compile`` traces; nothing is compiled here.
 
-    That imports the compiler at the first step, which is a third of the start of a site's process and 70 MB of it.
+    They import the compiler at the first step, which is a third of the start of a site's process and 70 MB of it.
     """
     methods = {name: unwrap(getattr(kind, name)) for name in _KEPT_OUT}
     return type(kind.__name__, (kind,), methods | {"step": torch.no_grad()(unwrap(kind.step))})
