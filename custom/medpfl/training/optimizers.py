@@ -27,7 +27,7 @@ def _torchs() -> Iterator[tuple[str, type[Optimizer]]]:
 
 
 def _uncompiled(kind: type[Optimizer]) -> type[Optimizer]:
-    """torch's optimizer without the wrappers that keep it out of what ``torch.compile`` traces; nothing is compiled here.
+    """torch's optimizer without the wrappers that keep it out of what ``torch.compile`` traces: nothing is compiled.
 
     They import the compiler at the first step, which is a third of the start of a site's process and 70 MB of it.
     """
