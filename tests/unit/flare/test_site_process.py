@@ -1,6 +1,7 @@
 """What a site's FLARE process refuses whoever asks, on FLARE's own processors."""
 
 import io
+import json
 import shutil
 import zipfile
 from types import SimpleNamespace
@@ -116,10 +117,11 @@ def test_no_job_is_started_as_another(answer, engine, topic, meta):
     assert answer(topic, b"", None, engine, {"job_id": JOB}) == "the job is said to be another one"
 
 
-def app(*names):
+def app(*names, client=None):
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        for name in ("config/config_fed_client.json", *names):
+        archive.writestr("config/config_fed_client.json", json.dumps(client or {}))
+        for name in names:
             archive.writestr(name, "no JSON")
     return content.getvalue()
 
@@ -161,3 +163,48 @@ def test_a_job_that_brings_code_is_refused_by_flares_own_check(tmp_path):
     (tmp_path / "custom").mkdir()
     said, _ = check.validate(str(tmp_path))
     assert said.startswith("this site takes no code from jobs (BYOC)")
+
+
+EXECUTOR = {"path": "medpfl.flare.transport.executor.PersonalizedExecutor", "args": {"run_config": {}}}
+FILLED_IN = (
+    {"executors": [{"tasks": ["x{$PASSWORD[0]}"], "executor": EXECUTOR}]},
+    {"executors": [{"tasks": ["train"], "executor": EXECUTOR | {"path": f"{EXECUTOR['path'][:-1]}{{$PASSWORD[0]}}"}}]},
+    {
+        "m": "medp",
+        "executors": [{"tasks": ["train"], "executor": {"path": "{m}" + EXECUTOR["path"].removeprefix("medp")}}],
+    },
+)
+
+
+@pytest.mark.parametrize("client", FILLED_IN)
+def test_a_job_that_flare_fills_in_is_not_even_unpacked(answer, engine, tmp_path, client):
+    """A server would read a variable, by which tasks there are and whether the job starts, before any class is made."""
+    guard()
+    said = answer(TrainingTopic.DEPLOY, app(client=client), JOB, engine, {"job_id": JOB})
+    assert said.endswith("has what FLARE fills in at each site: this site takes no such job")
+    assert not (tmp_path / "deployed").exists()
+    plain = {"executors": [{"tasks": ["train"], "executor": EXECUTOR}]}
+    assert "deployed" in answer(TrainingTopic.DEPLOY, app(client=plain), JOB, engine, {"job_id": JOB})
+
+
+@pytest.mark.parametrize(
+    "name", ["config/config_fed_client.conf", "config/a/config_fed_client.yml", "config_fed_client.json"]
+)
+def test_nor_is_one_in_another_form(answer, engine, tmp_path, name):
+    """FLARE takes these where it finds no JSON, and fills them in as it reads them."""
+    guard()
+    said = answer(TrainingTopic.DEPLOY, app(name), JOB, engine, {"job_id": JOB})
+    assert said.endswith("is no configuration in JSON, which is all that this site takes")
+    assert not (tmp_path / "deployed").exists()
+
+
+def test_others_jobs_may_be_filled_in_where_the_site_allows_others_classes(answer, engine, tmp_path):
+    guard()
+    job = app(client={"executors": [{"tasks": ["{SITE_NAME}"], "executor": {"path": "hospital.Executor"}}]})
+    listed = [EXECUTOR["path"]]
+    for more, said in (([], "takes no such job"), (["hospital.Executor"], "deployed")):
+        content = {"class_allow_list": [*listed, *more]}
+        (tmp_path / "local" / "resources.json").write_text(json.dumps(content))
+        assert said in answer(TrainingTopic.DEPLOY, job, JOB, engine, {"job_id": JOB})
+    own = app(client=FILLED_IN[0])
+    assert "takes no such job" in answer(TrainingTopic.DEPLOY, own, JOB, engine, {"job_id": JOB})

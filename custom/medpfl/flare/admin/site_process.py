@@ -1,5 +1,7 @@
 """What a site's FLARE process refuses, whoever asks: code that jobs bring, files, log lines, other folders than jobs'.
 
+And jobs whose configuration it would fill in from its environment.
+
 FLARE 2.9's client looks at ``authorization.json`` only where the server's message wishes it, and takes the user's role
 from that message: a server whose code was changed is bound by none of it. These two stand in the site's own
 ``local/resources.json`` (``medpfl site init``) and ask nobody. They guard the process that the site starts; a job's own
@@ -9,13 +11,15 @@ process answers a server of its job too, about that job's errors and how much it
 from __future__ import annotations
 
 import io
+import json
 import logging
 import re
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
-from zipfile import BadZipFile, ZipFile
+from zipfile import BadZipFile, ZipFile, ZipInfo
 
 from nvflare.apis.app_validation import AppValidator
 from nvflare.apis.event_type import EventType
@@ -29,6 +33,10 @@ from nvflare.private.fed.client.admin import RequestProcessor
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.utils.app_authz import AppAuthzService
 
+from medpfl.core.errors import UserError
+from medpfl.flare.job.filled_in import filled_in
+from medpfl.site.local_file import read_object
+
 logger = logging.getLogger(__name__)
 
 CLOSED = (
@@ -41,6 +49,9 @@ CLOSED = (
 """Messages whose answers hold files, folders or log lines, or that change what is logged."""
 
 
+_PACKAGE, _CONFIGURATION = "medpfl", "config_fed_client"
+"""This package; what FLARE calls a job's configuration for sites, in whichever form."""
+_UNREADABLE = (BadZipFile, NotImplementedError, RuntimeError, OSError, zlib.error)
 _NO_CODE = "this site takes no code from jobs (BYOC); it opens that with `medpfl site init --allow-byoc`"
 
 
@@ -83,8 +94,12 @@ class _Guarded(RequestProcessor):
         if meta is not None and not (isinstance(meta, dict) and job == meta.get(JobMetaKey.JOB_ID.value)):
             return error_reply("the job is said to be another one")
         # FLARE looks for code once it has unpacked the job, and leaves it there if it fails before it has looked.
-        if req.topic == TrainingTopic.DEPLOY and not _takes_code() and _brings_code(req.body):
-            return error_reply(_NO_CODE)
+        if req.topic == TrainingTopic.DEPLOY:
+            if not _takes_code() and _brings_code(req.body):
+                return error_reply(_NO_CODE)
+            # FLARE fills it in before it makes a class: which tasks there are, and whether the job starts, would tell.
+            if found := _not_as_it_stands(req.body, every=not _takes_others(app_ctx)):
+                return error_reply(found)
         try:
             reply = self.processor.process(req, app_ctx)
         except Exception as error:  # whatever FLARE raises: its text may name the kit's files
@@ -101,13 +116,54 @@ def _takes_code() -> bool:
 
 def _brings_code(app: Any) -> bool:
     """Whether a zipped job has a folder of code, wherever it may be unpacked to."""
+    return any(WorkspaceConstants.CUSTOM_FOLDER_NAME in _parts(entry.filename) for entry in _entries(app))
+
+
+def _not_as_it_stands(app: Any, *, every: bool) -> str:
+    """Why a zipped job's configuration for sites is none that is taken as it stands; empty where it is.
+
+    Args:
+        app: the job.
+        every: whether also of jobs in which this package is not named; a name may be put together by what is filled in.
+    """
+    for entry in _entries(app):
+        *_, file = _parts(entry.filename)
+        if not file.startswith(_CONFIGURATION):
+            continue
+        content, found, name = b"", None, repr(entry.filename[-80:])
+        with suppress(*_UNREADABLE, ValueError, RecursionError), ZipFile(io.BytesIO(app)) as archive:
+            content = archive.read(entry)
+            found = json.loads(content.decode())
+        if not (every or _PACKAGE.encode() in content or _PACKAGE in json.dumps(found)):
+            continue
+        if file != WorkspaceConstants.CLIENT_APP_CONFIG or not isinstance(found, dict):
+            return f"the job's {name} is no configuration in JSON, which is all that this site takes"
+        if filled_in(found):
+            return f"the job's {name} has what FLARE fills in at each site: this site takes no such job"
+    return ""
+
+
+def _entries(app: Any) -> list[ZipInfo]:
+    """What a zipped job holds; nothing of what is no zip, which FLARE refuses."""
     try:
         with ZipFile(io.BytesIO(app)) as archive:
-            names = archive.namelist()
+            return archive.infolist()
     except (BadZipFile, TypeError, ValueError):
-        return False  # FLARE refuses what is none
-    parts = {part.strip(" .").casefold() for name in names for part in re.split(r"[/\\]", name)}
-    return WorkspaceConstants.CUSTOM_FOLDER_NAME in parts
+        return []
+
+
+def _parts(name: str) -> list[str]:
+    return [part.strip(" .").casefold() for part in re.split(r"[/\\]", name)]
+
+
+def _takes_others(engine: Any) -> bool:
+    """Whether the site allows others' classes too, whose jobs may have what FLARE fills in."""
+    local = Path(engine.args.workspace) / "local"
+    try:
+        listed = read_object(local / "resources.json").get("class_allow_list")
+    except UserError:
+        return False
+    return not isinstance(listed, list) or any(not f"{entry}.".startswith(f"{_PACKAGE}.") for entry in listed)
 
 
 def _is_job(job: Any) -> bool:

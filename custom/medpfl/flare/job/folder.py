@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
 from medpfl.flare.job.classes import AT_SITE, FILTER
+from medpfl.flare.job.filled_in import filled_in
 from medpfl.flare.transport.filter import flat
-from medpfl.flare.transport.trust import filled_in
 from medpfl.site.contract import Contract
 from medpfl.site.local_file import read_object
 

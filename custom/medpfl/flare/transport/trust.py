@@ -7,12 +7,11 @@ by naming any function of any installed package as its model or its data, or any
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nvflare.apis.fl_constant import FLContextKey, SystemVarName, WorkspaceConstants
+from nvflare.apis.fl_constant import FLContextKey, WorkspaceConstants
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey
 
@@ -21,6 +20,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.permitted_code import is_function, permit
 from medpfl.data.partition.spec import parse_spec
+from medpfl.flare.job.filled_in import filled_in
 from medpfl.site.local_file import FILE, read_content, read_object
 
 REHEARSAL = "MEDPFL_REHEARSAL"
@@ -93,22 +93,6 @@ def require_as_written(given: Mapping[str, Any], context: FLContext, *, at_serve
     written = [component.get("args", {}) for component in made]
     if not any(all(args.get(name) == value for name, value in given.items()) for args in written):
         raise UserError("the job's configuration is another one than its file has")
-
-
-def filled_in(content: Mapping[str, Any]) -> str:
-    """The first text of a job's configuration in which FLARE puts values of a site's, or of its own; empty if none."""
-    system = [name for name in vars(SystemVarName) if name.isupper()]
-    names = "|".join(re.escape(str(name)) for name in (*system, *content))
-    reference = re.compile(rf"\{{\s*(?:[$@]|(?:{names})(?!\w))|\$\{{")
-    return next((text for text in _texts(content) if reference.search(text)), "")
-
-
-def _texts(content: Any) -> Iterator[str]:
-    if isinstance(content, str):
-        yield content
-    elif isinstance(content, Mapping | list):
-        for value in content.values() if isinstance(content, Mapping) else content:
-            yield from _texts(value)
 
 
 def is_rehearsal(context: FLContext) -> bool:
