@@ -56,9 +56,7 @@ class Contract:
         """Hash of the finished run that sites join by it, without how they train; empty for the run itself."""
         if not self.joining:
             return ""
-        agreed = _agreed(self.config)
-        settings = {name: value for name, value in agreed["settings"].items() if name not in Training.model_fields}
-        return _hash(agreed | {"settings": settings})
+        return _hash(_agreed(without_training(self.config)))
 
     @property
     def data(self) -> str:
@@ -109,6 +107,12 @@ class Contract:
         """64 hexadecimal digits; the same for every job of this run, whoever submits it."""
         theirs = None if self.newcomers is None else _agreed(self.newcomers)
         return _hash({"run": _agreed(self.config), "newcomers": theirs})
+
+
+def without_training(config: RunConfig) -> RunConfig:
+    """A run without the settings of training, which a site that joins it has of its own."""
+    settings = {name: value for name, value in config.settings.items() if name not in Training.model_fields}
+    return config.model_copy(update={"settings": settings})
 
 
 def _hash(agreed: Mapping[str, Any]) -> str:

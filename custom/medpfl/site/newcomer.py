@@ -34,7 +34,7 @@ from medpfl.site.candidates import Candidate
 from medpfl.site.delivery import Delivery
 from medpfl.site.method import Method, requested
 from medpfl.site.newcomers_choice import chosen_model, measured, trained_alone, verdict
-from medpfl.site.noise import noise_source, of_weights
+from medpfl.site.noise import noise_of_joining
 from medpfl.site.outputs import outputs_of, require_labels
 from medpfl.site.store import DATA, MODEL, PERSONAL, StateNotKept
 from medpfl.tasks.evaluation import patients
@@ -161,7 +161,7 @@ class Newcomer:
             model,
             when,
             kept=lambda name: None,
-            noise=lambda: noise_source(self.config, self.name, "statistics", 0, self.secret, of_weights(message)),
+            noise=lambda: noise_of_joining(self.config, self.name, message, self.data, self.secret),
             settle=settle,
         )
 

@@ -3,7 +3,8 @@
 Noise depends on what it is added to, and so would be the same wherever that is. Two runs under one contract would then
 show, beyond doubt, where an update is the same under other weights, as it is where a patient is not there: in each run
 updates have noise of that run alone. Statistics have no memory, and are asked for again until the hello is answered:
-their noise is of f, whatever the run.
+their noise is of f, whatever the run. A site that joins, again perhaps, gives them once: their noise is of f and of the
+data, however it trains.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from medpfl.config.run import RunConfig
 from medpfl.core.messages import Message
 from medpfl.core.noise import NoiseSource
 from medpfl.core.seeding import derive_seed
+from medpfl.core.site_data import SiteData
 from medpfl.core.statefile import fingerprint
-from medpfl.site.contract import Contract
+from medpfl.site.contract import Contract, without_training
 from medpfl.site.store import SiteStore, usable
 
 RUN = "noise"
@@ -66,3 +68,19 @@ def of_run(store: SiteStore, site: str) -> str:
 def of_weights(message: Message) -> str:
     """Under which statistics are taken; nothing where none came."""
     return fingerprint(message.shared) if message.shared else ""
+
+
+def noise_of_joining(
+    config: RunConfig, site: str, message: Message, data: SiteData, secret: bytes | None
+) -> NoiseSource:
+    """The noise of the statistics of a site that joins.
+
+    Args:
+        config: the run, with the site's settings of training.
+        site: its name.
+        message: brings f.
+        data: the site's, which a job that joins says how to read.
+        secret: as for :func:`noise_source`.
+    """
+    more = f"{of_weights(message)} {(data.digest() or b'').hex()}"
+    return noise_source(without_training(config), site, "statistics", 0, secret, more)

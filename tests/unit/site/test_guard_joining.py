@@ -133,3 +133,38 @@ def test_few_patients_give_no_statistics(tmp_path):
 
 def test_no_training_set_is_public_because_the_runs_was(tmp_path):
     assert not Joining(tmp_path, "fedap").site.public
+
+
+def noisy_statistics(folder, own, data):
+    """What leaves a site that joins with noise, with its settings of training."""
+    joined = {"statistics_epsilon": 100.0, "statistics_clip": 0.1}
+    federation = Federation.of(config("d-fedap", settings=joined | own))
+    source = open_source(federation.config, None)
+    newcomer = federation.newcomer("site-9", source, data, folder, secret=bytes(range(32)))
+    contract = Contract(federation.config, config("d-fedap", settings=own))
+    site = federation.guarded(newcomer, policy=OPEN_TO_30, contract=contract, book=Book(folder))
+    model = federation.model()
+    info = {"split": federation.split.description(), "input_format": input_format(source), "asked": ["statistics"]}
+    reply = answer(site, Message("statistics", 3, dead(model), info), model)
+    return torch.cat([tensor.flatten() for tensor in reply.tensors.values()])
+
+
+def dead(model):
+    """f: every layer zero, so that nobody has any part in the statistics."""
+    return {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
+
+
+def test_joining_in_another_way_draws_no_other_noise(tmp_path):
+    """Each drawn anew, the mean of many joinings would have next to none."""
+    data = images(train=30)
+    first = noisy_statistics(tmp_path, {}, data)
+    assert torch.equal(first, noisy_statistics(tmp_path, {"lr": 0.2}, data))
+
+
+def test_noise_of_joining_is_of_the_data(tmp_path):
+    """Under an f of which few have any part it would be the same where those are not there."""
+    found = []
+    for name, seed in (("one", 0), ("other", 7)):
+        (tmp_path / name).mkdir()
+        found.append(noisy_statistics(tmp_path / name, {}, images(train=30, seed=seed)))
+    assert not torch.equal(*found)
