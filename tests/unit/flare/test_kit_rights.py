@@ -14,7 +14,7 @@ from nvflare.fuel.sec.authz import AuthzContext, Person
 from nvflare.fuel.utils.class_loader import load_class
 from nvflare.security.security import COMMAND_CATEGORIES, FLAuthorizer
 
-from medpfl.flare.admin.kit_rights import BYOC_NOTE, GUARD, NO_CODE, tightened
+from medpfl.flare.admin.kit_rights import AS_IT_STANDS, BYOC_NOTE, GUARD, NO_CODE, tightened
 from medpfl.flare.job.classes import AT_SERVER, AT_SITE
 
 DEFAULT = list(DEFAULT_CLASS_ALLOW_LIST)
@@ -110,12 +110,15 @@ def test_what_is_loose_is_told(kit):
     assert "class_allow_list must be a list of names, not 'medpfl.'" in mistake(kit)
 
 
-def test_a_servers_kit_gets_the_class_allow_list_alone(server):
+def test_a_servers_kit_gets_the_class_allow_list_and_takes_no_job_that_flare_fills_in(server):
     before = files(server)
-    assert "class_allow_list" in done(server)
+    said = done(server)
+    assert "class_allow_list" in said
+    assert "jobs that FLARE fills in from this server's environment: taken -> refused" in said
     assert files(server).keys() - before.keys() == {Path("local/resources.json")}
     made, given = read(server, "resources.json"), read(server, "resources.json.default")
     assert made.pop("class_allow_list") == [*AT_SERVER]
+    assert made.pop("app_validator") == {"path": AS_IT_STANDS}
     given.pop("class_allow_list", None)
     assert made == given
     assert "Nothing to change" in done(server)

@@ -18,8 +18,9 @@ from nvflare.private.fed.app.fl_app_validator import FLAppValidator
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.utils.app_authz import AppAuthzService
 
-from medpfl.flare.admin.kit_rights import GUARD, NO_CODE
-from medpfl.flare.admin.site_process import CLOSED, NoCode, SiteGuard
+from medpfl.flare.admin.kit_rights import AS_IT_STANDS, GUARD, NO_CODE
+from medpfl.flare.admin.site_process import CLOSED, AsItStands, NoCode, SiteGuard
+from medpfl.flare.job.classes import AT_SERVER
 
 JOB = "83c80f52-7e11-42e5-95d5-fc78b485d3f3"
 
@@ -46,7 +47,8 @@ def guard():
 
 
 def test_the_kit_names_these_classes():
-    assert (load_class(GUARD), load_class(NO_CODE)) == (SiteGuard, NoCode)
+    named = [load_class(path) for path in (GUARD, NO_CODE, AS_IT_STANDS)]
+    assert named == [SiteGuard, NoCode, AsItStands]
 
 
 def test_no_file_is_served(answer, tmp_path):
@@ -181,7 +183,7 @@ def test_a_job_that_flare_fills_in_is_not_even_unpacked(answer, engine, tmp_path
     """A server would read a variable, by which tasks there are and whether the job starts, before any class is made."""
     guard()
     said = answer(TrainingTopic.DEPLOY, app(client=client), JOB, engine, {"job_id": JOB})
-    assert said.endswith("has what FLARE fills in at each site: this site takes no such job")
+    assert said.endswith("has what FLARE fills in where it is read: such a job is not taken here")
     assert not (tmp_path / "deployed").exists()
     plain = {"executors": [{"tasks": ["train"], "executor": EXECUTOR}]}
     assert "deployed" in answer(TrainingTopic.DEPLOY, app(client=plain), JOB, engine, {"job_id": JOB})
@@ -194,7 +196,7 @@ def test_nor_is_one_in_another_form(answer, engine, tmp_path, name):
     """FLARE takes these where it finds no JSON, and fills them in as it reads them."""
     guard()
     said = answer(TrainingTopic.DEPLOY, app(name), JOB, engine, {"job_id": JOB})
-    assert said.endswith("is no configuration in JSON, which is all that this site takes")
+    assert said.endswith("is no configuration in JSON, which is all that is taken here")
     assert not (tmp_path / "deployed").exists()
 
 
@@ -202,9 +204,27 @@ def test_others_jobs_may_be_filled_in_where_the_site_allows_others_classes(answe
     guard()
     job = app(client={"executors": [{"tasks": ["{SITE_NAME}"], "executor": {"path": "hospital.Executor"}}]})
     listed = [EXECUTOR["path"]]
-    for more, said in (([], "takes no such job"), (["hospital.Executor"], "deployed")):
+    for more, said in (([], "is not taken here"), (["hospital.Executor"], "deployed")):
         content = {"class_allow_list": [*listed, *more]}
         (tmp_path / "local" / "resources.json").write_text(json.dumps(content))
         assert said in answer(TrainingTopic.DEPLOY, job, JOB, engine, {"job_id": JOB})
     own = app(client=FILLED_IN[0])
-    assert "takes no such job" in answer(TrainingTopic.DEPLOY, own, JOB, engine, {"job_id": JOB})
+    assert "is not taken here" in answer(TrainingTopic.DEPLOY, own, JOB, engine, {"job_id": JOB})
+
+
+def test_nor_does_a_server_take_one(tmp_path):
+    """What FLARE says of a class that is not allowed has it, in the job's log, which its submitter gets."""
+    check = FLAppValidator(site_type=SiteType.SERVER, custom_validators=[AsItStands()])
+    app_folder = tmp_path / JOB / "app_server"
+    (app_folder / "config").mkdir(parents=True)
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "resources.json").write_text(json.dumps({"class_allow_list": list(AT_SERVER)}))
+    file = app_folder / "config" / "config_fed_server.json"
+    file.write_text(json.dumps({"workflows": [], "components": [{"id": "tracker", "path": "a.Tracker"}]}))
+    assert check.validate(str(app_folder)) == ("", {})
+    file.write_text(json.dumps({"workflows": [], "components": [{"id": "tracker", "path": "none.{$PASSWORD}"}]}))
+    said, _ = check.validate(str(app_folder))
+    assert said.endswith("has what FLARE fills in where it is read: such a job is not taken here")
+    file.write_text("{}")
+    file.with_suffix(".conf").write_text("a = ${PASSWORD}")
+    assert "is no configuration in JSON" in check.validate(str(app_folder))[0]

@@ -13,7 +13,7 @@ from typing import Any
 from medpfl.core.errors import UserError
 from medpfl.flare.admin.kit_plan import RESOURCES, KitPlan
 from medpfl.flare.admin.kit_policy import give_key, set_policy
-from medpfl.flare.admin.kit_rights import allow_classes, limit_rights, put_guard, stop_log_streaming
+from medpfl.flare.admin.kit_rights import allow_classes, limit_rights, put_guard, put_validator, stop_log_streaming
 from medpfl.flare.job.classes import FILTER
 from medpfl.flare.job.folder import Job, listed
 from medpfl.flare.transport.filter import AllowListFilter
@@ -34,7 +34,7 @@ def plan_kit(
 ) -> KitPlan:
     """What a kit needs for this package's jobs. Writes nothing.
 
-    A server's kit needs the class allow-list alone.
+    A server's kit needs the class allow-list, and what refuses jobs that FLARE fills in there.
 
     Args:
         kit: the folder with ``startup`` and ``local``.
@@ -61,7 +61,9 @@ def plan_kit(
         raise UserError("--new-list: whose? give --job JOB too, whose list of what may leave takes the old one's place")
     plan = KitPlan()
     resources = allow_classes(plan, local, server=server)
-    if not server:
+    if server:
+        put_validator(plan, local / RESOURCES, resources)
+    else:
         stop_log_streaming(plan, local / RESOURCES, resources)
         put_guard(plan, local / RESOURCES, resources, byoc=byoc)
         limit_rights(plan, local, byoc=byoc)

@@ -22,6 +22,7 @@ from medpfl.site.local_file import read_object
 
 AUTHORIZATION = "authorization.json"
 NO_CODE, GUARD = "medpfl.flare.admin.site_process.NoCode", "medpfl.flare.admin.site_process.SiteGuard"
+AS_IT_STANDS = "medpfl.flare.admin.site_process.AsItStands"
 BYOC = "byoc"
 _FLARES_OWN = set(DEFAULT_CLASS_ALLOW_LIST)
 _EVERYTHING = "*"
@@ -125,6 +126,16 @@ def put_guard(plan: KitPlan, file: Path, resources: dict[str, Any], *, byoc: boo
         resources["app_validator"] = {"path": NO_CODE}
         plan.change(file, resources, "jobs that bring code", "as authorization.json says", "refused (--allow-byoc)")
     elif validator not in (None, {"path": NO_CODE}):
+        plan.notes.append(f"{file.name}: its own app_validator is kept")
+
+
+def put_validator(plan: KitPlan, file: Path, resources: dict[str, Any]) -> None:
+    """Has a server refuse jobs whose configuration FLARE would fill in from its environment."""
+    validator = resources.get("app_validator")
+    if validator is None:
+        resources["app_validator"] = {"path": AS_IT_STANDS}
+        plan.change(file, resources, "jobs that FLARE fills in from this server's environment", "taken", "refused")
+    elif validator != {"path": AS_IT_STANDS}:
         plan.notes.append(f"{file.name}: its own app_validator is kept")
 
 

@@ -1,6 +1,6 @@
 """What a site's FLARE process refuses, whoever asks: code that jobs bring, files, log lines, other folders than jobs'.
 
-And jobs whose configuration it would fill in from its environment.
+And jobs whose configuration it would fill in from its environment, which a server refuses too.
 
 FLARE 2.9's client looks at ``authorization.json`` only where the server's message wishes it, and takes the user's role
 from that message: a server whose code was changed is bound by none of it. These two stand in the site's own
@@ -49,8 +49,9 @@ CLOSED = (
 """Messages whose answers hold files, folders or log lines, or that change what is logged."""
 
 
-_PACKAGE, _CONFIGURATION = "medpfl", "config_fed_client"
-"""This package; what FLARE calls a job's configuration for sites, in whichever form."""
+_PACKAGE = "medpfl"
+_OURS = (f"{_PACKAGE}.", "nvflare.app_opt.tracking.")
+"""How the classes of this package's jobs begin; by name, for the process that starts jobs loads none of them."""
 _UNREADABLE = (BadZipFile, NotImplementedError, RuntimeError, OSError, zlib.error)
 _NO_CODE = "this site takes no code from jobs (BYOC); it opens that with `medpfl site init --allow-byoc`"
 
@@ -62,6 +63,23 @@ class NoCode(AppValidator):
         """FLARE's word for a deployed app: why it is refused. Called by FLARE."""
         if (Path(app_folder) / WorkspaceConstants.CUSTOM_FOLDER_NAME).exists():
             return _NO_CODE, {}
+        return "", {}
+
+
+class AsItStands(AppValidator):
+    """Refuses jobs whose configuration for the server FLARE would fill in there.
+
+    From the server's environment, before a class is made: it would stand in the job's log, which its submitter gets.
+    """
+
+    def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
+        """FLARE's word for a job that the server has unpacked: why it is refused. Called by FLARE."""
+        folder, wanted = Path(app_folder), WorkspaceConstants.SERVER_APP_CONFIG
+        every = not _takes_others(folder.absolute().parent.parent)
+        for file in sorted(folder.rglob(f"{_stem(wanted)}*")):
+            content = file.read_bytes() if file.is_file() else b""
+            if found := _not_as_it_stands(str(file.relative_to(folder)), content, wanted, every=every):
+                return found, {}
         return "", {}
 
 
@@ -98,7 +116,7 @@ class _Guarded(RequestProcessor):
             if not _takes_code() and _brings_code(req.body):
                 return error_reply(_NO_CODE)
             # FLARE fills it in before it makes a class: which tasks there are, and whether the job starts, would tell.
-            if found := _not_as_it_stands(req.body, every=not _takes_others(app_ctx)):
+            if found := _of_zip(req.body, every=not _takes_others(Path(app_ctx.args.workspace))):
                 return error_reply(found)
         try:
             reply = self.processor.process(req, app_ctx)
@@ -119,27 +137,36 @@ def _brings_code(app: Any) -> bool:
     return any(WorkspaceConstants.CUSTOM_FOLDER_NAME in _parts(entry.filename) for entry in _entries(app))
 
 
-def _not_as_it_stands(app: Any, *, every: bool) -> str:
-    """Why a zipped job's configuration for sites is none that is taken as it stands; empty where it is.
+def _of_zip(app: Any, *, every: bool) -> str:
+    """Why the configuration for sites in a zipped job is not taken, as :func:`_not_as_it_stands` says it."""
+    for entry in _entries(app):
+        if _parts(entry.filename)[-1].startswith(_stem(WorkspaceConstants.CLIENT_APP_CONFIG)):
+            content = b""
+            with suppress(*_UNREADABLE), ZipFile(io.BytesIO(app)) as archive:
+                content = archive.read(entry)
+            if found := _not_as_it_stands(entry.filename, content, WorkspaceConstants.CLIENT_APP_CONFIG, every=every):
+                return found
+    return ""
+
+
+def _not_as_it_stands(name: str, content: bytes, wanted: str, *, every: bool) -> str:
+    """Why a job's configuration is none that is taken as it stands; empty where it is.
 
     Args:
-        app: the job.
-        every: whether also of jobs in which this package is not named; a name may be put together by what is filled in.
+        name: of the file.
+        content: of the file.
+        wanted: what it is to be called.
+        every: whether also of a job that does not name this package: what is filled in may put its name together.
     """
-    for entry in _entries(app):
-        *_, file = _parts(entry.filename)
-        if not file.startswith(_CONFIGURATION):
-            continue
-        content, found, name = b"", None, repr(entry.filename[-80:])
-        with suppress(*_UNREADABLE, ValueError, RecursionError), ZipFile(io.BytesIO(app)) as archive:
-            content = archive.read(entry)
-            found = json.loads(content.decode())
-        if not (every or _PACKAGE.encode() in content or _PACKAGE in json.dumps(found)):
-            continue
-        if file != WorkspaceConstants.CLIENT_APP_CONFIG or not isinstance(found, dict):
-            return f"the job's {name} is no configuration in JSON, which is all that this site takes"
-        if filled_in(found):
-            return f"the job's {name} has what FLARE fills in at each site: this site takes no such job"
+    found = None
+    with suppress(ValueError, RecursionError):
+        found = json.loads(content.decode())
+    if not (every or _PACKAGE.encode() in content or _PACKAGE in json.dumps(found)):
+        return ""
+    if _parts(name)[-1] != wanted or not isinstance(found, dict):
+        return f"the job's {name[-80:]!r} is no configuration in JSON, which is all that is taken here"
+    if filled_in(found):
+        return f"the job's {name[-80:]!r} has what FLARE fills in where it is read: such a job is not taken here"
     return ""
 
 
@@ -156,14 +183,17 @@ def _parts(name: str) -> list[str]:
     return [part.strip(" .").casefold() for part in re.split(r"[/\\]", name)]
 
 
-def _takes_others(engine: Any) -> bool:
-    """Whether the site allows others' classes too, whose jobs may have what FLARE fills in."""
-    local = Path(engine.args.workspace) / "local"
+def _stem(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _takes_others(kit: Path) -> bool:
+    """Whether a kit allows others' classes too, whose jobs may have what FLARE fills in."""
     try:
-        listed = read_object(local / "resources.json").get("class_allow_list")
+        listed = read_object(kit / "local" / "resources.json").get("class_allow_list")
     except UserError:
         return False
-    return not isinstance(listed, list) or any(not f"{entry}.".startswith(f"{_PACKAGE}.") for entry in listed)
+    return not isinstance(listed, list) or any(not f"{entry}.".startswith(_OURS) for entry in listed)
 
 
 def _is_job(job: Any) -> bool:
