@@ -2,9 +2,10 @@
 
 Many a network, and many weights, let nearly all of an update be of few patients: units that are active for one of them,
 a derivative that is a million times as large for one. What a sample adds to the gradient of a layer's weights is, in
-the sum of its entries' sizes, at most that of the gradient at the layer's output times that of its input. Summed by
-patient over a round it says how much of the update each one has, and :func:`as_alike` as how many. In honest training
-that is many, and fewer as the loss falls (benchmarks/privacy.md).
+the sum of its entries' sizes, at most that of the gradient at the layer's output times that of its input; to that of
+its bias the former alone, also where the input is 0. Summed by patient over a round it says how much of the update each
+one has, and :func:`as_alike` as how many. In honest training that is many, and fewer as the loss falls
+(benchmarks/privacy.md).
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ class Resting:
                 self._passes(f"{name}, B", self._handed, output, time_first)
                 self._handed = None
             else:
-                self._passes(name, (inputs, named), output, time_first)
+                shifts = any(p is getattr(module, "bias", None) and p.requires_grad for p in weights)
+                self._passes(name, (inputs, named), output, time_first, shifts=shifts)
 
         return passes
 
@@ -124,7 +126,7 @@ class Resting:
         first = next((t for t in tree_leaves(given) if isinstance(t, Tensor)), None)
         self._inputs = 0 if first is None else len(first)
 
-    def _passes(self, name: str, inputs: object, output: object, time_first: bool) -> None:
+    def _passes(self, name: str, inputs: object, output: object, time_first: bool, *, shifts: bool = False) -> None:
         made = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad]
         came = next((t for t in tree_leaves(inputs) if isinstance(t, Tensor)), None)
         whose = self._order.batch
@@ -136,9 +138,16 @@ class Resting:
             self._unknown.add(name)
             return
         size, of = _sizes(placed(came)), whose if self._owners is None else self._owners[whose]
-        where = name, self._order.step
+        step = self._order.step
+
+        def add(gradient: Tensor) -> None:
+            of_output = _sizes(placed(gradient))
+            self._add((name, step), of, of_output, size, gradient.dtype)
+            if shifts:  # where the input is 0 the bias rests on it all the same
+                self._add((f"{name}, bias", step), of, of_output, torch.ones_like(size), gradient.dtype)
+
         for one in made:
-            one.register_hook(lambda gradient: self._add(where, of, _sizes(placed(gradient)), size, gradient.dtype))
+            one.register_hook(add)
 
     def _add(self, where: tuple[str, str], whose: Tensor, gradient: Tensor, came: Tensor, dtype: torch.dtype) -> None:
         if dtype is torch.float16:  # of a step that overflows nothing is taken
