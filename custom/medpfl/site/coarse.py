@@ -43,7 +43,8 @@ def of_enough(
         metrics: of one answer, as the site's own code made it.
         policy: the site's.
         judges: patients of the validation data. Of fewer than enough nothing is told of their cases.
-        trained: patients of the training data. Of fewer, who may train where no update leaves, nothing is told either.
+        trained: patients of the training data, by their known labels. Of fewer, who may train where no update leaves,
+            nothing is told either.
         chooses: by them the site chose what it uses. What fewer than enough have chosen is not told, nor then how it
             compares.
         loss: the task's loss rests on whole cases, so that enough patients' mean tells of none; else it is not told.

@@ -27,7 +27,7 @@ from medpfl.site.book import Book
 from medpfl.site.coarse import of_enough
 from medpfl.site.contract import Contract, Record, admitted
 from medpfl.site.gate import Gate
-from medpfl.site.many_patients import patients, require_many, require_usual, require_words
+from medpfl.site.many_patients import patients, require_many, require_usual, require_words, taught
 from medpfl.site.policy import SitePolicy
 from medpfl.site.training_sets import TrainingSets
 
@@ -149,7 +149,7 @@ class Guarded:
 
     def _of_enough(self, update: Update) -> dict[str, Any]:
         config = self.contract.config
-        judges, trained = (patients(self.party.data, part) for part in ("validation", "train"))
+        judges, trained = patients(self.party.data, "validation"), taught(config, self.party.data)
         chooses, loss = config.resolved_use != "received", config.learned.loss_rests_on_cases
         return of_enough(update.metrics, self.policy, judges, trained=trained, chooses=chooses, loss=loss)
 

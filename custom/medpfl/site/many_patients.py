@@ -33,6 +33,16 @@ def patients(data: SiteData, part: Part = "train") -> int:
     return data.samples(part) if owners is None else len(owners.unique())
 
 
+def taught(config: RunConfig, data: SiteData) -> int:
+    """As how many training patients weigh in the loss at least: of several labels it is a mean over the known ones."""
+    found = patients(data)
+    if not found or config.learned.labels != "labels" or not isinstance(data, ImageTensors):
+        return found
+    known, owners = (data.labels["train"] >= 0).reshape(data.samples("train"), -1).sum(1), data.owners("train")
+    of_each = known if owners is None else torch.bincount(owners.unique(return_inverse=True)[1], weights=known.double())
+    return int(of_each.sum() / of_each.max()) if bool(of_each.any()) else 0
+
+
 def require_words(policy: SitePolicy, contract: Contract) -> None:
     """StateError for what the policy forbids by a job's words alone; it is asked before the data are opened.
 

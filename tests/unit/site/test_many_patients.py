@@ -7,7 +7,7 @@ import torch
 from monai.networks.layers import DropPath
 from monai.networks.nets import FullyConnectedNet
 from test_guard import Guarded
-from tiny import Net, images
+from tiny import Net, config, images
 from torch import nn
 
 from medpfl.core.masked_data import MaskedVolumes
@@ -16,7 +16,7 @@ from medpfl.core.site_data import SiteLoaders
 from medpfl.models import build_model
 from medpfl.site.contents import contents, showing
 from medpfl.site.contract import Contract
-from medpfl.site.many_patients import patients, require_many, require_usual
+from medpfl.site.many_patients import patients, require_many, require_usual, taught
 from medpfl.site.policy import HOSPITAL, SitePolicy
 from medpfl.site.words import listed
 
@@ -30,6 +30,22 @@ def test_patients_count_and_not_their_slices():
     assert patients(images(train=0)) == 0
     eyes = {part: torch.arange(data.samples(part)) // 2 for part in data.labels}
     assert patients(replace(data, persons=eyes)) == 3
+
+
+def test_in_a_loss_of_several_labels_patients_count_by_those_that_are_known():
+    """It was told where 13 trained, of whom one had a label: that one's."""
+    single = config("local")
+    several = single.model_copy(update={"task": "multi-label"})
+    data = images(train=13)
+    labels = torch.full((13, 2), -1)
+    for known, patients_ in [((), 0), ((4,), 1), (range(13), 13)]:
+        labels[list(known)] = 1
+        of_labels = replace(data, labels={**data.labels, "train": labels})
+        assert taught(several, of_labels) == patients_
+    pairs = {**{part: torch.arange(data.samples(part)) for part in data.labels}, "train": torch.arange(13) // 2}
+    assert taught(several, replace(of_labels, persons=pairs)) == 6  # 26 labels, four of one
+    assert taught(several, images(train=0)) == 0
+    assert taught(single, data) == 13
 
 
 @pytest.mark.parametrize(("algorithm", "leaves"), [("fedbn", True), ("fedap", True), ("local", False)])
