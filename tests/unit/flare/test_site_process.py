@@ -200,6 +200,20 @@ def test_nor_is_one_in_another_form(answer, engine, tmp_path, name):
     assert not (tmp_path / "deployed").exists()
 
 
+def test_a_configuration_that_fills_the_memory_is_not_read(answer, engine, tmp_path):
+    guard()
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config/config_fed_client.json", b" " * (2**26 + 1))
+    assert answer(TrainingTopic.DEPLOY, content.getvalue(), JOB, engine, {"job_id": JOB}).endswith("is too large")
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("config/config_fed_client.json", '{"a": ' * 5000)
+    said = answer(TrainingTopic.DEPLOY, content.getvalue(), JOB, engine, {"job_id": JOB})
+    assert said.endswith("is no configuration in JSON, which is all that is taken here")
+    assert not (tmp_path / "deployed").exists()
+
+
 def test_others_jobs_may_be_filled_in_where_the_site_allows_others_classes(answer, engine, tmp_path):
     guard()
     job = app(client={"executors": [{"tasks": ["{SITE_NAME}"], "executor": {"path": "hospital.Executor"}}]})

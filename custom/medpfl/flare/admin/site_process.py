@@ -53,6 +53,8 @@ _PACKAGE = "medpfl"
 _OURS = (f"{_PACKAGE}.", "nvflare.app_opt.tracking.")
 """How the classes of this package's jobs begin; by name, for the process that starts jobs loads none of them."""
 _UNREADABLE = (BadZipFile, NotImplementedError, RuntimeError, OSError, zlib.error)
+_LARGEST = 2**26
+"""Bytes of a configuration, which is read as a whole."""
 _NO_CODE = "this site takes no code from jobs (BYOC); it opens that with `medpfl site init --allow-byoc`"
 
 
@@ -141,6 +143,8 @@ def _of_zip(app: Any, *, every: bool) -> str:
     """Why the configuration for sites in a zipped job is not taken, as :func:`_not_as_it_stands` says it."""
     for entry in _entries(app):
         if _parts(entry.filename)[-1].startswith(_stem(WorkspaceConstants.CLIENT_APP_CONFIG)):
+            if entry.file_size > _LARGEST:  # once it is unpacked; no more is read
+                return f"the job's {entry.filename[-80:]!r} is too large"
             content = b""
             with suppress(*_UNREADABLE), ZipFile(io.BytesIO(app)) as archive:
                 content = archive.read(entry)
@@ -158,14 +162,18 @@ def _not_as_it_stands(name: str, content: bytes, wanted: str, *, every: bool) ->
         wanted: what it is to be called.
         every: whether also of a job that does not name this package: what is filled in may put its name together.
     """
-    found = None
-    with suppress(ValueError, RecursionError):
+    found, ours, filled = None, _PACKAGE.encode() in content, ""
+    try:
         found = json.loads(content.decode())
-    if not (every or _PACKAGE.encode() in content or _PACKAGE in json.dumps(found)):
+        ours = ours or _PACKAGE in json.dumps(found)
+        filled = filled_in(found) if isinstance(found, dict) else ""
+    except (ValueError, RecursionError):
+        found = None
+    if not (every or ours):
         return ""
     if _parts(name)[-1] != wanted or not isinstance(found, dict):
         return f"the job's {name[-80:]!r} is no configuration in JSON, which is all that is taken here"
-    if filled_in(found):
+    if filled:
         return f"the job's {name[-80:]!r} has what FLARE fills in where it is read: such a job is not taken here"
     return ""
 
