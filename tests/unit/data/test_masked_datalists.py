@@ -62,6 +62,23 @@ def test_files_called_alike_in_a_datalist_are_of_several_patients(home):
     assert {pair.patient for pair in pairs} == {"M\u00fcller"}
 
 
+@pytest.mark.parametrize("nobody", [float("nan"), "NaN", "NA", "", " - ", None])
+def test_nobody_is_no_patient_of_several_images(home, nobody):
+    """All of them would be one case, and a program that writes a table as JSON has NaN in an empty cell."""
+    for k in range(3):
+        write_picture(home / f"{k}.png", home / f"{k}_m.png", k)
+    entries = [{"image": f"{k}.png", "label": f"{k}_m.png", "patient": nobody if k else "p0"} for k in range(3)]
+    file = write_datalist(home / "list.json", training=entries)
+    [pairs] = read_datalist(file, Reading()).centres.values()
+    assert [(pair.patient, pair.case, pair.said) for pair in pairs] == [
+        ("p0", "p0", True),
+        ("1", "1.png", False),
+        ("2", "2.png", False),
+    ]
+    [pairs] = read_datalist(file, Reading(patient="([0-9])")).centres.values()
+    assert [pair.patient for pair in pairs] == ["p0", "1", "2"]
+
+
 @pytest.mark.parametrize(
     ("lists", "words"),
     [

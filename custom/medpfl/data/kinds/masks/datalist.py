@@ -20,6 +20,7 @@ from medpfl.data.kinds.folders.patient_pattern import patient_in
 from medpfl.data.kinds.masks.pair import Layout, Pair
 from medpfl.data.kinds.masks.pairs import is_image, stem, telling
 from medpfl.data.kinds.masks.reading import Reading
+from medpfl.data.kinds.scans.label_columns import NO_LABEL
 from medpfl.data.kinds.scans.label_table import SECTIONS, read_json
 
 NAMES = ("datalist.json", "dataset.json")
@@ -77,6 +78,7 @@ def read_datalist(path: Path, reading: Reading) -> Layout:
         known = _known(image)
         centre = _said(entry, "site") or own
         whose = _said(entry, "patient")
+        whose = "" if whose.lower() in NO_LABEL else whose  # as in a table: nobody is no patient of several images
         if not whose and reading.patient:
             whose = composed(patient_in(telling(image), reading.patient))
         patient = whose or (known if len(parts[centre, known]) == 1 else _placed(entry["image"], known))
