@@ -118,6 +118,32 @@ def test_parts_that_the_file_gives_are_kept(home):
     assert [site.samples(part) for part in PARTS] == [20, 20, 20]
 
 
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_patient_at_two_sites_is_told_and_refused_in_two_parts(home, caplog, folder):
+    """By whatever way to write the name; a run began, and a patient of one site's training was in the other's test."""
+    names, parts = ["north", "south"], {"north": ["train", "test"], "south": ["test", "train"]}
+    whose = {"north": ["Ann", "Bob"], "south": ["Cid", "ann"]}
+
+    def written(parts):
+        of = [dict(patients=np.repeat(whose[n], 15), split=np.repeat(parts[n], 15)) for n in names]
+        if folder:
+            for name, arrays in zip(names, of, strict=True):
+                write_series(home / "wards" / f"{name}.npz", n=30, labels=np.arange(30) % 3, **arrays)
+            return home / "wards"
+        both = {key: np.concatenate([arrays[key] for arrays in of]) for key in of[0]}
+        return write_series(home / "mine.npz", sites=np.repeat(names, 30), **both)
+
+    data = written(parts)
+    open_source(config(data, sites=2)).prepare()
+    told = "patient Ann is in north and in south: is it the same person?"
+    assert told in caplog.text and told in [f.message for f in check(str(data), {})]
+    data = written(parts | {"south": ["train", "test"]})
+    refused = "patient Ann is in train of north and in test of south: all that is of a patient"
+    with pytest.raises(UserError, match=refused):
+        open_source(config(data, sites=2)).prepare()
+    assert any(f.level == "error" and refused in f.message for f in check(str(data), {}))
+
+
 @pytest.mark.parametrize(
     "change, words",
     [
@@ -133,6 +159,7 @@ def test_parts_that_the_file_gives_are_kept(home):
         ({"labels": np.zeros(60, dtype=int)}, "all windows have the label 0"),
         ({"labels": None}, r"has no labels \(it has series\)"),
         ({"sites": np.arange(3)}, r"sites is int64 3; text or integers, \(60,\), are needed"),
+        ({"patients": np.repeat(["a", "nan", "NA", ""], 15)}, "45 windows are of the patient 'nan', who is nobody"),
         ({"split": np.full(60, "dev")}, "split has 'dev'; right are train, validation, test"),
     ],
 )  # fmt: skip

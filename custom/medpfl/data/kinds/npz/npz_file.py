@@ -215,12 +215,24 @@ def names_of_parts(
     if missing := [key for key in keys if key not in present]:
         raise UserError(f"{path}: has {there[0]}, but no {', '.join(missing)}")
     names = np.concatenate([require_names(path, key, read(key), number) for key, number in keys.items()])
-    if what == "patients" and (nobody := [name for name in names.tolist() if name.lower() in NO_LABEL]):
+    if what == "patients":
+        require_somebody(path, names, "images")
+    return names
+
+
+def require_somebody(path: Path, patients: np.ndarray, noun: str) -> None:
+    """UserError where a patient's name says that nobody is known: all such samples would be one person's.
+
+    Args:
+        path: the file.
+        patients: (n,) text.
+        noun: what they are of, for the message.
+    """
+    if nobody := [name for name in patients.tolist() if name.lower() in NO_LABEL]:
         raise UserError(
-            f"{path}: {len(nobody):,} images are of the patient {nobody[0]!r}, who is nobody: give each whose patient "
+            f"{path}: {len(nobody):,} {noun} are of the patient {nobody[0]!r}, who is nobody: give each whose patient "
             "is not known a name of its own"
         )
-    return names
 
 
 def _kind(array: np.ndarray) -> str:

@@ -63,8 +63,7 @@ def _findings(
     if data.persons is None and data.groups is None:
         yield Finding("warning", _PATIENTS)
     windows_of = data.windows()
-    if data.persons is not None:
-        yield from people(windows_of)
+    yield from people(data.by_hospital())
     for centre, windows in windows_of.items():
         try:
             parts = split_patients(windows, _FRACTIONS, 1.0, 0, centre)

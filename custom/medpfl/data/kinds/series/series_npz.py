@@ -20,7 +20,7 @@ from medpfl.core.plain import plain_problem
 from medpfl.core.site_data import PARTS
 from medpfl.data.files import composed
 from medpfl.data.kinds.npz.catalog import find
-from medpfl.data.kinds.npz.npz_file import file_md5, header, require_names
+from medpfl.data.kinds.npz.npz_file import file_md5, header, require_names, require_somebody
 from medpfl.data.kinds.series.series_set import SeriesSet
 from medpfl.data.part_words import PART_WORDS
 from medpfl.data.places import is_path, places
@@ -144,6 +144,8 @@ def _read(path: Path) -> SeriesSet:
     labels, classes = _labels(path, arrays, len(values))
     patients, sites = (_names(path, arrays, key, len(values)) for key in ("patients", "sites"))
     split = _names(path, arrays, "split", len(values))
+    if patients is not None:
+        require_somebody(path, patients, "windows")
     if patients is not None and sites is not None:  # two sites may number their patients alike
         patients = np.char.add(np.char.add(sites, "/"), patients)
     return SeriesSet(

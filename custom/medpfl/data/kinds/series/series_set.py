@@ -75,6 +75,20 @@ class SeriesSet:
         }
         return replace(self, centres=np.full(len(self), self.name), **apart)
 
+    def by_hospital(self) -> dict[str, tuple[Window, ...]]:
+        """The windows by centre, each with its person, by the name that the person has there; none if nobody is known.
+
+        Where a file has sites of its own, persons' names begin with theirs.
+        """
+        if self.persons is None:
+            return {}
+        return {
+            centre: tuple(
+                replace(window, patient=str(self.persons[window.row]).removeprefix(f"{centre}/")) for window in windows
+            )
+            for centre, windows in self.windows().items()
+        }
+
     def windows(self) -> dict[str, tuple[Window, ...]]:
         """By centre, in the order of their sorted names, the windows in theirs."""
         found: dict[str, list[Window]] = {}

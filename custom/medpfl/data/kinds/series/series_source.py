@@ -16,10 +16,12 @@ from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.gathered import gathered
 from medpfl.core.site_data import PARTS, ImageTensors, Part, SiteData
 from medpfl.data.centres import Centres, SetsAside, as_sites, described_elsewhere, is_divided
+from medpfl.data.finding import heed
 from medpfl.data.inputs import Inputs
 from medpfl.data.kinds.series.reading import SeriesReading, as_input
 from medpfl.data.kinds.series.series_set import SeriesSet, Window
 from medpfl.data.patients import person
+from medpfl.data.people import people
 from medpfl.data.split import rows_to_pretrain_on
 from medpfl.data.uneven import JUDGED, judged_classes
 
@@ -110,8 +112,15 @@ class TimeSeries(SetsAside[Window]):
         return channels, length
 
     def prepare(self) -> None:
-        """See :class:`medpfl.data.source.DataSource`."""
+        """See :class:`medpfl.data.source.DataSource`.
+
+        Raises:
+            UserError: windows are not what the job says, or a patient is in different parts at two centres.
+        """
         _ = self.centres.sites, self._inputs
+        if not self._divided:  # patients of one centre, or by their sites' names, are drawn to one site each
+            whose = self.data.by_hospital()
+            heed(people({centre: whose[centre] for centre in self.centres.used if whose}), f"{self.data.source}: ")
 
     def site(self, name: str, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
