@@ -259,6 +259,17 @@ def test_a_volume_is_read_again_only_when_it_changes(sarcomas, home, monkeypatch
     opened(sarcomas).prepare()
 
 
+def test_what_is_ct_is_seen_before_voxels_are_averaged(home):
+    """A volume was windowed and another of its site, whose few voxels of gas were averaged away, z-scored."""
+    values, mask = np.random.default_rng(0).integers(-120, 200, (24, 24, 24)), np.zeros((24, 24, 24), np.uint8)
+    values[4:6, 4:6, 4], mask[10:14] = -260, 1
+    auto, windowed = (
+        one(home / how, values.astype(np.float32), mask, spacing=[4, 4, 4], normalise=how).images["train"][0]
+        for how in ("auto", "window")
+    )
+    assert torch.equal(auto, windowed)
+
+
 def test_dicom_with_masks_is_refused_in_words(home):
     save_nifti(home / "x" / "masks" / "a.nii.gz", volume(0)[1])
     (home / "x" / "images" / "a").mkdir(parents=True)

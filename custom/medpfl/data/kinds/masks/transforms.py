@@ -17,7 +17,6 @@ from nibabel.orientations import apply_orientation, io_orientation, ornt_transfo
 from torch import Tensor
 
 from medpfl.core.errors import UserError, first_line
-from medpfl.data.each_value import EachValued
 from medpfl.data.kinds.scans.nifti import require_whole
 from medpfl.data.kinds.scans.values import without_offset, without_sign
 
@@ -140,10 +139,11 @@ def channels_first(values: np.ndarray) -> np.ndarray:
     return values[None] if values.ndim == 3 else np.moveaxis(values, 3, 0) if values.ndim == 4 else values
 
 
-class NormaliseVolumed(EachValued):
+class NormaliseVolumed(MapTransform):
     """Brings intensities into a common range, each channel by what is not zero in it, as ``how`` says.
 
-    See :class:`~medpfl.data.kinds.masks.reading.Reading`; ``zscore`` leaves what is zero at 0.
+    See :class:`~medpfl.data.kinds.masks.reading.Reading`; ``zscore`` leaves what is zero at 0. What ``auto`` takes for
+    CT is the file's, under ``stored``: of larger voxels the lowest values may be gone.
     """
 
     def __init__(self, keys: KeysCollection, how: str, window: Sequence[float]):
@@ -153,10 +153,16 @@ class NormaliseVolumed(EachValued):
         self.zscore = NormalizeIntensity(nonzero=True, channel_wise=True)
         self.window = ScaleIntensityRange(a_min=low, a_max=high, b_min=-1.0, b_max=1.0, clip=True)
 
-    def _changed(self, value: MetaTensor) -> MetaTensor:
-        how = self.how
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out, how = dict(data), self.how
         if how == "auto":
-            how = "window" if looks_like_ct(value) else "zscore"
+            how = "window" if out["stored"].ct else "zscore"
+        for key in self.key_iterator(out):
+            out[key] = self._normalised(out[key], how)
+        return out
+
+    def _normalised(self, value: MetaTensor, how: str) -> MetaTensor:
         if how == "zscore":
             return self.zscore(value)
         if how == "window":
