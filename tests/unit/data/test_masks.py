@@ -131,6 +131,10 @@ def test_sub_folders_of_numbered_pictures_are_patients_unless_it_is_said(brains)
     [
         (lambda root: (root / "north/n0/8_mask.png").unlink(), r"n0/8\.png: the image has no mask of its own"),
         (lambda root: (root / "north/n0/8.png").unlink(), r"n0/8_mask\.png: the mask has no image of its own"),
+        (
+            lambda root: shutil.copy(root / "north/n0/8_mask.png", root / "north/n0/8_mask_label.png"),
+            r"n0/8_mask_label\.png: the mask has no image of its own",
+        ),
         (lambda root: shutil.copy(root / "north/n0/8.png", root / "north/n0/8.jpg"), r"8\.png: the image has no mask"),
         (lambda root: write_picture(root / "1.png", root / "1_mask.png", 0), r"1\.png lies beside the folder north"),
     ],

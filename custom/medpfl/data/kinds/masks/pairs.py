@@ -215,6 +215,7 @@ def _pair_beside(made: Pairs, files: Sequence[Path]) -> None:
             made.found.append(Found(file.parts[:-1], (), own, file, mask, False))
         else:
             made.without_mask.append(file)
+    made.without_image += masks.values()  # whose image is itself one's mask
 
 
 def in_order(name: str) -> list[tuple[int, int | str]]:
