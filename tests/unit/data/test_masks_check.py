@@ -116,6 +116,23 @@ def write_visits(root, name):
     return root
 
 
+def test_a_shear_is_said_to_be_taken_out_only_where_it_is(home):
+    affine = np.eye(4)
+    affine[1, 2] = np.tan(np.radians(15))
+    for k in range(2):
+        values, mask = volume(k, (16, 16, 16))
+        save_nifti(home / "x" / f"{k}.nii.gz", values, affine=affine)
+        save_nifti(home / "x" / f"{k}_mask.nii.gz", mask, affine=affine)
+    lean = "its axes are 15.0 degrees off right angles (sheared): "
+    assert f"{lean}it stays so, and lengths in mm are as if it were not" in words(home / "x", "warning")
+    assert f"{lean}slices are moved back into line" in words(home / "x", "warning", spacing=[0, 0, 2])
+    lengths = [
+        len(open_source(config(home / "x", sites=1, data_args=said)).site("site-1", CPU).images["train"][0][0, 0])
+        for said in ({}, {"spacing": [0, 0, 1]})
+    ]
+    assert lengths[0] == 16 < lengths[1]
+
+
 def test_volumes_of_which_nobody_says_whose_they_are_are_told(home):
     root = write_visits(home / "visits", "{}_t{}.nii.gz")
     warned = words(root, "warning")

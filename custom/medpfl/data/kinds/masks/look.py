@@ -73,7 +73,7 @@ def _volume(pair: Pair, reading: Reading, count: int) -> Seen:
     from medpfl.data.kinds.masks.transforms import LoadVolumed
     from medpfl.data.kinds.masks.volume_pair import mask_values, read_head
 
-    head = read_head(pair)
+    head = read_head(pair, resampled=any(reading.spacing))
     classes, present = mask_values(pair, count, reading)
     load = LoadVolumed("image", reading.number_of_channels("volumes"), hounsfield=reading.windowed_hu)
     stored = load({"image": pair.image})["stored"]

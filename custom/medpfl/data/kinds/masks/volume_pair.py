@@ -78,14 +78,18 @@ class Volume(NamedTuple):
     ct: bool
 
 
-def read_head(pair: Pair) -> Head:
+def read_head(pair: Pair, *, resampled: bool = True) -> Head:
     """Compares the headers; UserError, naming the file, if one cannot be read or they are not of one grid.
 
     A mask may have its axes in another order or direction than its image, as some programs write them.
+
+    Args:
+        pair: the files.
+        resampled: whether voxels are made anew, for what is said of them.
     """
     volumes = []
     for file in (pair.image, pair.mask):
-        volume = read_volume(file, several=file == pair.image)
+        volume = read_volume(file, several=file == pair.image, resampled=resampled)
         if wrong := next((p for p in volume.problems if p.level == "error"), None):
             raise UserError(wrong.message)
         volumes.append((volume.shape, volume.problems))

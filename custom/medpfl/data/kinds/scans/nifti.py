@@ -55,12 +55,13 @@ def _is_dicom(path: Path) -> bool:
         return False
 
 
-def read_volume(path: Path, *, several: bool = False) -> Volume:
+def read_volume(path: Path, *, several: bool = False, resampled: bool = True) -> Volume:
     """Reads a file's header; never raises for a file that is wrong.
 
     Args:
         path: the file.
         several: whether it may have several channels, along the fourth or the fifth axis; the shape is one channel's.
+        resampled: whether its voxels are made anew before use, which takes a shear out.
     """
     try:
         image = nibabel.load(path)
@@ -91,9 +92,12 @@ def read_volume(path: Path, *, several: bool = False) -> Volume:
     if not oriented:
         problems.append(Finding("warning", f"{path}: does not say how it is oriented (sform and qform codes are 0)"))
     if (lean := _shear(affine)) > TILT:
-        message = (
-            f"its axes are {lean:.1f} degrees off right angles (sheared): slices are moved back into line before use"
+        done = (
+            "slices are moved back into line before use"
+            if resampled
+            else "it stays so, and lengths in mm are as if it were not, unless --data-arg spacing resamples it"
         )
+        message = f"its axes are {lean:.1f} degrees off right angles (sheared): {done}"
         problems.append(Finding("warning", f"{path}: {message}"))
     if not np.allclose(zooms, spacing, rtol=_SAME, atol=0):
         told, read = (f"{a:.3g}, {b:.3g} and {c:.3g} mm" for a, b, c in (zooms, spacing))
