@@ -1,11 +1,14 @@
 import json
 
 import pytest
+import torch
 from make_dicom import chest, write_centre, write_nifti, write_series
 
+from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.data.kinds.scans.centre_scans import read_centre
 from medpfl.data.kinds.scans.manifest import open_manifest
+from medpfl.data.sites import open_source
 
 
 def _read(folder, **changes):
@@ -169,6 +172,28 @@ def test_broken_scans_are_left_out_by_name_if_the_manifest_allows(tmp_path, capl
     _break(tmp_path)
     assert [s.patient for s in _read(tmp_path, skip_broken=True)] == ["P1"]
     assert "s0: 1 slice seems to be missing" in caplog.text and "003.dcm: cut short" in caplog.text
+
+
+def test_results_count_no_scan_that_is_left_out_once_it_is_decoded(tmp_path, monkeypatch):
+    """As raw values, of which headers say nothing; numbers of scans and patients were larger than what was trained."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root, parts = tmp_path / "ct", ("train", "train", "train", "test", "test")
+    for name in ("north", "south"):
+        for k in range(len(parts)):
+            write_nifti(root / name / f"{name}{k}.nii", chest(seed=k) + 1024 * (k in (1, 4)))
+        rows = [f"{name}{k}.nii,{k % 2},{part}" for k, part in enumerate(parts)]
+        _table(root / name, *rows, head="series,label,split")
+    centres = [{"name": n, "kind": "nifti", "folder": n, "labels": f"{n}/labels.csv"} for n in ("north", "south")]
+    manifest = {"schema": 1, "name": "ct", "classes": ["0", "1"], "skip_broken": True, "centres": centres}
+    (root / "manifest.json").write_text(json.dumps(manifest))
+    small = {"data_args": {"size": 16, "slices": 2}, "partition": "natural", "sites": 1, "held_out": 1}
+    source = open_source(make_config(algorithm="local", data=str(root), **small))
+    site = source.site("site-1", torch.device("cpu"))
+    told = source.describe()
+    of_site, number = told["sites"]["site-1"], {part: len(site.owners(part).unique()) for part in ("train", "test")}
+    assert {part: of_site[part] for part in number} == number == {"train": 2, "test": 1}
+    assert of_site["scans"] == 3 and of_site["classes"] == {"0": 2, "1": 1}
+    assert of_site["judged_classes"]["test"] == {"0": 0, "1": 1} and told["held_out"] == {"south": 3}
 
 
 def test_a_wrong_table_is_never_left_out(tmp_path):

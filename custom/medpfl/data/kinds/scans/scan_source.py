@@ -52,6 +52,7 @@ class Scans(OfCentres[Scan]):
     _known: dict[str, tuple[Scan, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _seen: dict[str, list[tuple[Scan, Look]]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _told: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+    _there: dict[Scan, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -148,7 +149,7 @@ class Scans(OfCentres[Scan]):
             return described_elsewhere(self.config.data, self._classes) | preprocessing
         sites = {}
         for name, centre in self.centres.sites.items():
-            parts = self._parts(centre)
+            parts = {part: self._decoded_of(scans) for part, scans in self._parts(centre).items()}
             # A patient with scans of two classes is a case of each.
             targets = [target for _, target in {(s.patient, s.target) for part in parts.values() for s in part}]
             sites[name] = {
@@ -162,6 +163,8 @@ class Scans(OfCentres[Scan]):
             }
         md5 = self._md5(lambda scan: f"{scan.id}\t{scan.target}", key=lambda scan: scan.id)
         described = self._described_here(self.manifest.name, md5, self.manifest.classes, sites)
+        held_out = {c: self._number(self._decoded_of(self._samples(c))) for c in self.centres.held_out}
+        described["held_out"] = held_out
         return described | {"phantom": self.manifest.phantom} | preprocessing
 
     def _number(self, samples: Sequence[Scan]) -> int:
@@ -216,8 +219,10 @@ class Scans(OfCentres[Scan]):
         """What was found in the scans that a run uses of a centre; each is read once for it, one at a time."""
         if centre not in self._seen:
             scans = [scan for part in self._parts(centre).values() for scan in part]
-            pairs = zip(scans, self._load(scans), strict=True)
-            self._seen[centre] = [(scan, found.look) for scan, found in pairs if found]
+            decoded = zip(scans, self._load(scans), strict=True)
+            looks = {scan: None if found is None else found.look for scan, found in decoded}
+            self._there |= {scan: look is not None for scan, look in looks.items()}
+            self._seen[centre] = [(scan, look) for scan, look in looks.items() if look]
         return self._seen[centre]
 
     def _tell(self, centre: str) -> None:
@@ -239,6 +244,14 @@ class Scans(OfCentres[Scan]):
         if not self.preprocessing.lung_crop:
             return {}
         return {"lung_crop": sum(look.lungs for _, look in self._looks(centre))}
+
+    def _decoded_of(self, scans: Sequence[Scan]) -> Sequence[Scan]:
+        """Those that a run has: all, unless the manifest lets it leave out what cannot be decoded."""
+        if not self.manifest.skip_broken:
+            return scans
+        new = [scan for scan in scans if scan not in self._there]
+        self._there |= {scan: found is not None for scan, found in zip(new, self._load(new), strict=True)}
+        return [scan for scan in scans if self._there[scan]]
 
     def _load(self, scans: Sequence[Scan]) -> Iterator[Decoded | None]:
         from medpfl.data.kinds.scans.slice_cache import load_scans
