@@ -116,6 +116,23 @@ def write_visits(root, name):
     return root
 
 
+def test_a_palette_that_numbers_black_otherwise_is_refused_unless_its_numbers_are_said(home):
+    """Pillow numbers white first of a black and white mask: the structure was taken for the background."""
+    for k in range(2):
+        write_picture(home / "x" / f"{k}.png", home / "x" / f"{k}_mask.png", k)
+    file = home / "x" / "1_mask.png"
+    mask = Image.fromarray(np.asarray(Image.open(file)).astype(bool)).convert("RGB").quantize(2)
+    mask.save(file)
+    assert mask.getpalette()[:6] == [255, 255, 255, 0, 0, 0]
+    wrong = f"{file}: its palette has black as number 1, and number 0, which is the background, as another colour"
+    assert wrong in words(home / "x", "error")
+    with pytest.raises(UserError, match="its palette has black as number 1"):
+        open_source(config(home / "x", sites=1)).prepare()
+    assert wrong not in words(home / "x", "error", values=[0, 1])
+    mask.save(file, transparency=0)  # what is not to be seen is the background
+    assert wrong not in words(home / "x", "error")
+
+
 def test_a_shear_is_said_to_be_taken_out_only_where_it_is(home):
     affine = np.eye(4)
     affine[1, 2] = np.tan(np.radians(15))

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+_BLACK = 15
+"""The most of red, green and blue that a palette's black has, of 255."""
+
+
 class Mask(NamedTuple):
     """A mask in its own size.
 
@@ -62,6 +66,7 @@ def read_mask(pair: Pair, reading: Reading, count: int) -> Mask:
     try:
         with open_picture(pair.mask) as opened:
             values = _plain_values(ImageOps.exif_transpose(opened))
+            black = _black_elsewhere(opened, values) if reading.values is None else None
     except UserError:
         raise
     except Exception as error:  # Pillow raises errors of many kinds on damaged files.
@@ -76,6 +81,12 @@ def read_mask(pair: Pair, reading: Reading, count: int) -> Mask:
             f"both must be of one size{_as_stored(pair, values.shape)}"
         )
     present = values_in(values)
+    if black is not None:
+        raise UserError(
+            f"{pair.mask}: its palette has black as number {black}, and number 0, which is the background, as another "
+            "colour: was it saved with colours numbered anew? Store it as greys, or say what its numbers mean with "
+            "--data-arg values"
+        )
     try:
         return Mask(to_classes(values, present, count, reading.values), present)
     except ValueError as error:
@@ -112,6 +123,20 @@ def _plain_values(image: Image) -> np.ndarray:
             raise ValueError("it is in colours; one number a pixel, the class, is needed: are image and mask swapped?")
         values = values[..., 0]
     return values
+
+
+def _black_elsewhere(image: Image, values: np.ndarray) -> int | None:
+    """The number that stands for black in a picture with a palette of which 0 is a colour to be seen; else None.
+
+    Programs that save a black and white mask with a palette number its colours as they like.
+    """
+    if image.mode not in ("P", "PA") or not (colours := image.getpalette()):
+        return None
+    seen = np.array(colours).reshape(-1, 3).max(1) > _BLACK
+    clear = image.info.get("transparency")
+    if not seen[0] or clear == 0 or (isinstance(clear, bytes) and clear[:1] == b"\0"):
+        return None
+    return next((number for number in values_in(values) if number < len(seen) and not seen[number]), None)
 
 
 def _square(classes: np.ndarray, reading: Reading) -> np.ndarray:
