@@ -18,6 +18,8 @@ from medpfl.report.words import algorithm_name
 _CIRCUMSTANCES = CIRCUMSTANCES | {
     *("algorithm", "seed", "out", "experiment", "resume", "threads", "intra_op_threads", "kit")
 }
+# Runs that differ in these may test as many other cases at each site.
+_DIVIDING = ("official", "fold", "patient", "folders", "train_counts")
 # The objective and the server's steps follow from settings; a label begins with the model where there are several.
 _NAMED_OTHERWISE = frozenset({"objective", "server", "model"})
 
@@ -215,6 +217,7 @@ def check_pairs(groups: dict[str, dict[Any, Results]]) -> None:
                 ("partition", first["data"].get("partition"), run["data"].get("partition")),
                 ("number of sites", len(first["data"]["sites"]), len(run["data"]["sites"])),
                 ("sites", sorted(first["data"]["sites"]), sorted(run["data"]["sites"])),
+                *((f"{name}, by which parts are made:", _said(first, name), _said(run, name)) for name in _DIVIDING),
             ):
                 if mine != theirs:
                     raise _cannot_pair(name_of(first), name_of(run), f"{what} {shown(mine)} and {shown(theirs)}")
@@ -223,6 +226,12 @@ def check_pairs(groups: dict[str, dict[Any, Results]]) -> None:
             raise _cannot_pair(first_label, label, f"seeds {shown(list(first_group))} and {shown(list(by_seed))}")
         for seed, run in by_seed.items():
             _check_split(first_group[seed], run)
+
+
+def _said(run: Results, name: str) -> Any:
+    """What a run's configuration says by that name, of data too; ``nothing`` where it is not said."""
+    said = {**run["config"], **(run["config"].get("data_args") or {})}.get(name)
+    return "nothing" if said in (None, "", {}) or said is False else said
 
 
 def _check_split(one: Results, other: Results) -> None:

@@ -5,6 +5,7 @@ import re
 import pytest
 from accuracies import blended, one_class_at
 
+from medpfl.core.errors import UserError
 from medpfl.report.best_variant import advice
 from medpfl.report.compare_table import comparison_markdown, comparison_note, comparison_rows
 from medpfl.report.judged import TITLE
@@ -28,6 +29,24 @@ def three(make_run, local, other, name="fedavg", **changes):
 def lead(runs, tmp_path):
     page = write_report(runs, tmp_path / "report.html").read_text()
     return re.search(r'<p class="lead">(.*?)</p>', page, re.DOTALL)[1]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ({"data_args": {"fold": 0}}, {"data_args": {"fold": 1}}, "fold, by which parts are made: 0 and 1"),
+        ({"data_args": {"fold": 0}}, {}, "fold, by which parts are made: 0 and nothing"),
+        ({}, {"data_args": {"patient": "^(.)"}}, r"patient, by which parts are made: nothing and \^\(\.\)"),
+        ({"official": False}, {"official": True}, "official, by which parts are made: nothing and True"),
+    ],
+)
+def test_as_many_other_cases_are_no_pairs(make_run, one, other, words):
+    """Two folds of a list have other test patients, and each site as many."""
+    runs = [make_run(name, {"a": 0.5, "b": 0.6}, **said) for name, said in (("local", one), ("fedavg", other))]
+    with pytest.raises(UserError, match=words):
+        compare(runs)
+    alike = [make_run(name, {"a": 0.5, "b": 0.6}, **one) for name in ("local", "fedavg")]
+    assert len(compare(alike)["groups"]) == 2
 
 
 def test_what_subtraction_leaves_of_nothing_is_no_gain(make_run):
