@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from medpfl.core.seeding import changes_of
-from medpfl.core.site_data import Batch, ImageTensors, Part, SiteData, batch_sizes, batches_of, bits, scale
+from medpfl.core.site_data import Batch, ImageTensors, Part, SiteData, batch_sizes, batches_of, edge_sums, scale
 
 Spacing = tuple[float, float, float]
 
@@ -193,12 +193,11 @@ class MaskedVolumes:
         return found.to(self.device)
 
     def digest(self) -> bytes:
-        """See :class:`SiteData`: of masks and every volume's sum."""
+        """See :class:`SiteData`: of masks and every volume's :func:`~medpfl.core.site_data.edge_sums`."""
         found = hashlib.blake2b(digest_size=16)
         for part in sorted(self.masks):
             for image, mask in zip(self.images[part], self.masks[part], strict=True):
-                total = bits(image.contiguous()).sum(dtype=torch.int64)
-                for tensor in (total, torch.tensor(mask.shape), mask):
+                for tensor in (edge_sums(image.contiguous()[None]), torch.tensor(mask.shape), mask):
                     found.update(tensor.cpu().contiguous().numpy().tobytes())
         return found.digest()
 

@@ -161,14 +161,10 @@ class ImageTensors:
         return counts_of(self.labels["train"], classes)
 
     def digest(self) -> bytes:
-        """See :class:`SiteData`: of labels, patients and every image's sum.
-
-        Sums are of the bits as whole numbers, so that another device or number of threads gives the same.
-        """
+        """See :class:`SiteData`: of labels, patients and every image's :func:`edge_sums`."""
         found = hashlib.blake2b(digest_size=16)
         for part in sorted(self.labels):
-            sums = bits(self.images[part]).flatten(1).sum(1, dtype=torch.int64)
-            for tensor in (self.labels[part], self.patients.get(part), sums):
+            for tensor in (self.labels[part], self.patients.get(part), edge_sums(self.images[part])):
                 if tensor is not None:
                     found.update(tensor.cpu().contiguous().numpy().tobytes())
         return found.digest()
@@ -368,6 +364,23 @@ def padded(images: Tensor, edge: int) -> Tensor:
 def bits(tensor: Tensor) -> Tensor:
     """A contiguous tensor as whole numbers of the same bits."""
     return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
+
+
+def edge_sums(samples: Tensor) -> Tensor:
+    """What tells samples (n, ...) from others, and from the same mirrored or turned, (n, the sum of their edges) int64.
+
+    For each axis the sums over all others of the bits as whole numbers, so that another device or number of threads
+    gives the same.
+    """
+    return torch.cat([_edge_sums(some) for some in bits(samples).split(_IMAGES)])
+
+
+def _edge_sums(whole: Tensor) -> Tensor:
+    found = []
+    while whole.ndim > 2:
+        found.append(whole.sum(list(range(1, whole.ndim - 1)), dtype=torch.int64))
+        whole = whole.sum(-1, dtype=torch.int64)
+    return torch.cat([*found, whole.long()], 1)
 
 
 def scale(images: Tensor) -> Tensor:

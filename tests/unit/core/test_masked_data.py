@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
+from medpfl.core.site_data import ImageTensors
 
 SHAPES = ((9, 12, 10), (5, 7, 20), (3, 4, 4))
 WINDOW = (4, 6, 6)
@@ -112,6 +113,9 @@ def test_a_digest_tells_one_voxel():
     def image(data):
         data.images["train"][1][0, 2, 3, 4] += 1
 
+    def mirrored(data):
+        data.images["train"][1] = data.images["train"][1].flip(2)
+
     def mask(data):
         data.masks["train"][1][2, 3, 4] += 1
 
@@ -119,7 +123,20 @@ def test_a_digest_tells_one_voxel():
         data.masks["train"][0] = data.masks["train"][0].reshape(9, 10, 12)
 
     assert digest() == digest()
-    assert len({digest(), digest(image), digest(mask), digest(shape)}) == 4
+    assert len({digest(), digest(image), digest(mirrored), digest(mask), digest(shape)}) == 5
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 5), (3, 6, 6), (2, 1, 6, 6), (2, 3, 4, 6, 6)])
+def test_a_digest_tells_samples_that_are_mirrored_or_turned(shape):
+    """A run went on with pictures that had been put upright meanwhile."""
+    images = torch.randint(0, 256, (7, *shape), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    axes = [axis for axis in range(1, images.ndim) if images.shape[axis] > 1]
+    changed = [images.flip(axis) for axis in axes] + [images.transpose(-2, -1)] * (shape[-2:] == (6, 6))
+    digests = [
+        ImageTensors({"train": x.contiguous()}, {"train": torch.zeros(7, dtype=torch.long)}).digest()
+        for x in (images, images.clone(), *changed)
+    ]
+    assert digests[0] == digests[1] and len(set(digests)) == 1 + len(changed)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.uint8])
