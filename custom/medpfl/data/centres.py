@@ -137,6 +137,10 @@ class OfCentres(ABC, Generic[S]):
     def _samples(self, centre: str) -> Sequence[S]:
         """All of a centre."""
 
+    def _undivided(self) -> Mapping[str, Sequence[S]]:
+        """All samples that a run reads by centre, also where one is divided over simulated sites."""
+        return {centre: self._samples(centre) for centre in self.centres.used}
+
     def _drawn(self, centre: str) -> dict[Part, list[S]]:
         """A centre's samples, divided by patient."""
         c = self.config
@@ -191,11 +195,14 @@ class OfCentres(ABC, Generic[S]):
         }
 
     def _md5(self, line: Callable[[S], str], key: Callable[[S], Any] | None = None) -> str:
-        """Of a line about each sample and its centre, in the samples' order or sorted by ``key``."""
+        """Of a line about each sample and its centre, in the samples' order or sorted by ``key``.
+
+        The same whatever simulated sites one centre is divided over: seeds draw others, of the same data.
+        """
         lines = [
             f"{centre}\t{line(sample)}"
-            for centre in self.centres.used
-            for sample in (sorted(self._samples(centre), key=key) if key else self._samples(centre))
+            for centre, samples in self._undivided().items()
+            for sample in (sorted(samples, key=key) if key else samples)
         ]
         return hashlib.md5("\n".join(lines).encode(errors="surrogateescape"), usedforsecurity=False).hexdigest()
 

@@ -64,6 +64,20 @@ def test_scans_of_one_hospital_train_at_simulated_sites(home):
     assert sum(source.site(name, CPU).samples(part) for name in ("site-1", "site-2") for part in PARTS) == 36
 
 
+def test_seeds_divide_the_same_data(hospital, home):
+    """Each seed's division was other data by its checksum, and a comparison of two ended after all its training."""
+    write_slices(home / "brains", sites=("north",), patients=6, slices=2)
+    for number in range(6):
+        write_nifti(home / "ct" / f"p{number}.nii", chest(slices=6, seed=number), spacing=(5, 5, 5))
+    (home / "ct" / "labels.csv").write_text("series,label\n" + "".join(f"p{n}.nii,{n % 2}\n" for n in range(6)))
+    for made, data in ((config, hospital), (config, home / "ct"), (masked_config, home / "brains")):
+        sources = [
+            open_source(made(data, sites=sites, seed=seed, **said))
+            for sites, seed, said in ((2, 0, {"partition": "iid"}), (2, 1, {"partition": "iid"}), (1, 0, {}))
+        ]
+        assert len({source.describe()["md5"] for source in sources}) == 1
+
+
 @pytest.mark.parametrize("partition", ["dirichlet:5", "equal-dirichlet:0.5", "iid"])
 def test_images_with_masks_of_one_hospital_train_at_simulated_sites(home, partition):
     folder = write_slices(home / "brain", sites=("north",), patients=9, slices=2)

@@ -192,6 +192,9 @@ class Folders(SetsAside[Picture]):
     def _samples(self, centre: str) -> tuple[Picture, ...]:
         return self.layout.centres[centre]
 
+    def _undivided(self) -> Mapping[str, Sequence[Picture]]:
+        return self._whole.centres if self._divided else super()._undivided()
+
     def _drawn(self, centre: str) -> dict[Part, list[Picture]]:
         c = self.config
         if (counts := self.reading.train_counts.get(centre)) is None:

@@ -268,6 +268,9 @@ class Masked(OfCentres[Pair]):
             raise UserError(f"{self.layout.root}: images of {channels} channels; the job has {wanted}")
         return channels, tuple(size)
 
+    def _undivided(self) -> Mapping[str, Sequence[Pair]]:
+        return self._whole.centres if self._divided else super()._undivided()
+
     def _samples(self, centre: str) -> tuple[Pair, ...]:
         return self.layout.centres[centre]
 

@@ -167,6 +167,12 @@ class Scans(OfCentres[Scan]):
         described["held_out"] = held_out
         return described | {"phantom": self.manifest.phantom} | preprocessing
 
+    def _undivided(self) -> Mapping[str, Sequence[Scan]]:
+        if not self._divided:
+            return super()._undivided()
+        (only,) = self.manifest.centres
+        return {only.name: self._read(only.name)}
+
     def _number(self, samples: Sequence[Scan]) -> int:
         return self._people(samples)
 
