@@ -195,12 +195,12 @@ class OfCentres(ABC, Generic[S]):
         }
 
     def _md5(self, line: Callable[[S], str], key: Callable[[S], Any] | None = None) -> str:
-        """Of a line about each sample and its centre, in the samples' order or sorted by ``key``.
+        """Of a line about each sample, whose it is and its given part, in the samples' order or sorted by ``key``.
 
         The same whatever simulated sites one centre is divided over: seeds draw others, of the same data.
         """
         lines = [
-            f"{centre}\t{line(sample)}"
+            f"{centre}\t{line(sample)}\t{sample.patient}\t{sample.split}"
             for centre, samples in self._undivided().items()
             for sample in (sorted(samples, key=key) if key else samples)
         ]

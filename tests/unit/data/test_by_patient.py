@@ -78,6 +78,35 @@ def test_seeds_divide_the_same_data(hospital, home):
         assert len({source.describe()["md5"] for source in sources}) == 1
 
 
+@pytest.mark.parametrize("kind", ["picture", "series"])
+def test_other_parts_patients_and_voxels_are_other_data(home, kind):
+    """A comparison went on with runs of other test patients, as many at each site, and with those of other scans."""
+    folder, end = home / "mine", {"picture": "png", "series": "nii"}[kind]
+
+    def write(seed=0):
+        for k in range(8):
+            if kind == "picture":
+                paint(folder / f"{k}.png", (30 + seed, 30, 40 + k), k)
+            else:
+                write_nifti(folder / f"{k}.nii", chest(slices=6 + seed, seed=k), spacing=(5, 5, 5))
+
+    def checksum(parts, patient="p{}"):
+        rows = [f"{k}.{end},{k % 2},{patient.format(k)},{part}" for k, part in enumerate(parts)]
+        (folder / "labels.csv").write_text("\n".join([f"{kind},label,patient,split", *rows]) + "\n")
+        source = open_source(config(folder, sites=1, data_args={"size": 16}))
+        told = source.describe()
+        assert told["sites"]["site-1"]["train"] == told["sites"]["site-1"]["test"] == 4
+        assert source.checksum() == told["md5"]
+        return told["md5"]
+
+    parts = ["train"] * 4 + ["test"] * 4
+    write()
+    found = [checksum(parts), checksum(parts), checksum(parts[::-1]), checksum(parts, "q{}")]
+    write(seed=1)
+    found.append(checksum(parts))
+    assert found[0] == found[1] and len(set(found)) == 4
+
+
 @pytest.mark.parametrize("partition", ["dirichlet:5", "equal-dirichlet:0.5", "iid"])
 def test_images_with_masks_of_one_hospital_train_at_simulated_sites(home, partition):
     folder = write_slices(home / "brain", sites=("north",), patients=9, slices=2)

@@ -161,11 +161,18 @@ class Scans(OfCentres[Scan]):
                 "scans": sum(map(len, parts.values())),
                 **self._cropped(centre),
             }
-        md5 = self._md5(lambda scan: f"{scan.id}\t{scan.target}", key=lambda scan: scan.id)
-        described = self._described_here(self.manifest.name, md5, self.manifest.classes, sites)
+        described = self._described_here(self.manifest.name, self.checksum(), self.manifest.classes, sites)
         held_out = {c: self._number(self._decoded_of(self._samples(c))) for c in self.centres.held_out}
         described["held_out"] = held_out
         return described | {"phantom": self.manifest.phantom} | preprocessing
+
+    def checksum(self) -> str:
+        """Of which scan has which size and labels at which centre."""
+
+        def line(scan: Scan) -> str:
+            return f"{scan.id}\t{scan.target}\t{sum(file.stat().st_size for file in scan.files)}"
+
+        return self._md5(line, key=lambda scan: scan.id)
 
     def _undivided(self) -> Mapping[str, Sequence[Scan]]:
         if not self._divided:
