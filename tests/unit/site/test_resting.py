@@ -203,23 +203,6 @@ def test_inputs_count_too():
     assert resting.patients() == pytest.approx(1, abs=0.01)
 
 
-def test_a_bias_rests_on_those_too_for_whom_the_layers_input_is_nothing():
-    """The others are answered rightly and surely: the last bias changes by the label of the one who is not there."""
-
-    class Sure(Plain):
-        def forward(self, x):
-            there = (x.flatten(1).sum(1, keepdim=True) != BRIGHTEST).float()
-            return self.fc2(1e6 * there.expand(-1, 6))
-
-    model = Sure()
-    model.fc2.weight.data.fill_(0)
-    every = {part: torch.zeros_like(of) for part, of in DATA.labels.items()}
-    data = replace(DATA, labels=every)
-    weigh = lambda x, y: torch.where(single(x, y) > 0, 1.0, 1e-6)  # noqa: E731
-    assert rests_on(data, weigh, model, shared=("fc2.weight", "fc2.bias")) < 1.1
-    assert rests_on(data, weigh, model, shared=("fc2.weight",)) > 6
-
-
 def test_every_output_counts_and_channels_are_no_samples():
     class Two(Plain):
         """The layer's first output is of all, its second of one alone."""

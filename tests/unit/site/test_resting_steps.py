@@ -3,10 +3,13 @@
 And what no step moves may be of a single image.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from monai.networks.layers.vector_quantizer import EMAQuantizer
-from test_resting import BRIGHTEST, DATA, Plain, order
+from test_resting import BRIGHTEST, DATA, Plain, order, single
+from test_resting import rests_on as weighed
 from tiny import Net, config
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -119,3 +122,20 @@ class Adapted(Plain):
 @pytest.mark.parametrize(("reads", "few"), [(slice(0, 1), True), (slice(1, 7), False)])
 def test_an_adapters_second_matrix_rests_on_whom_the_first_lets_through(reads, few):
     assert (rests_on(Adapted(reads), shared=("fc2.lora_a", "fc2.lora_b")) < 2) == few
+
+
+def test_a_bias_rests_on_those_too_for_whom_the_layers_input_is_nothing():
+    """The others are answered rightly and surely: the last bias changes by the label of the one who is not there."""
+
+    class Sure(Plain):
+        def forward(self, x):
+            there = (x.flatten(1).sum(1, keepdim=True) != BRIGHTEST).float()
+            return self.fc2(1e6 * there.expand(-1, 6))
+
+    model = Sure()
+    model.fc2.weight.data.fill_(0)
+    every = {part: torch.zeros_like(of) for part, of in DATA.labels.items()}
+    data = replace(DATA, labels=every)
+    weigh = lambda x, y: torch.where(single(x, y) > 0, 1.0, 1e-6)  # noqa: E731
+    assert weighed(data, weigh, model, shared=("fc2.weight", "fc2.bias")) < 1.1
+    assert weighed(data, weigh, model, shared=("fc2.weight",)) > 6
