@@ -47,8 +47,6 @@ CLOSED = (
     InfoCollectorTopic.SHOW_ERRORS,
 )
 """Messages whose answers hold files, folders or log lines, or that change what is logged."""
-
-
 _PACKAGE = "medpfl"
 _OURS = (f"{_PACKAGE}.", "nvflare.app_opt.tracking.")
 """How the classes of this package's jobs begin; by name, for the process that starts jobs loads none of them."""
@@ -162,7 +160,7 @@ def _not_as_it_stands(name: str, content: bytes, wanted: str, *, every: bool) ->
         wanted: what it is to be called.
         every: whether also of a job that does not name this package: what is filled in may put its name together.
     """
-    found, ours, filled = None, _PACKAGE.encode() in content, ""
+    ours, filled = _PACKAGE.encode() in content, ""
     try:
         found = json.loads(content.decode())
         ours = ours or _PACKAGE in json.dumps(found)
