@@ -13,6 +13,7 @@ DOCUMENTS = [
     for pattern in ("README.md", "docs/**/*.md", "benchmarks/*.md", "app_config/**/*.md")
     for file in sorted(ROOT.glob(pattern))
 ]
+OF_THE_PROJECT = ["CHANGELOG.md", "CONTRIBUTING.md"]
 
 
 def text_of(file):
@@ -31,7 +32,7 @@ def anchors(file):
     return found
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", DOCUMENTS + OF_THE_PROJECT)
 def test_links_lead_somewhere(document):
     file = ROOT / document
     broken = []
@@ -45,7 +46,7 @@ def test_links_lead_somewhere(document):
     assert not broken
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "CHANGELOG.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("document", DOCUMENTS + OF_THE_PROJECT)
 def test_no_two_versions_of_a_text_stand_beside_each_other(document):
     """As git leaves them where it could not merge."""
     assert not re.findall(r"^(?:<<<<<<<|>>>>>>>) .*", (ROOT / document).read_text(), flags=re.MULTILINE)
