@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 from nvflare.recipe import PocEnv
+from nvflare.recipe.run import Run
 
 from medpfl.flare.job.recipes import FedBNRecipe
 
@@ -30,26 +31,26 @@ def job_process(workspace: Path, site: str) -> psutil.Process:
     raise AssertionError(f"no process of a job at {site}")
 
 
+def job(env: PocEnv, folder: Path, rounds: int) -> Run:
+    # PocEnv provisions anew for every job, so the state must not live in the kits.
+    return FedBNRecipe(
+        data="sarcoma-sample",
+        sites=3,
+        rounds=rounds,
+        train_fraction=0.1,
+        byoc=True,
+        experiment="again",
+        state_dir=folder,
+    ).execute(env)
+
+
 @pytest.mark.slow
 def test_a_killed_site_process_ends_the_job_and_the_next_goes_on(tmp_path, monkeypatch):
     workspace = tmp_path / "poc"
     monkeypatch.setenv("NVFLARE_POC_WORKSPACE", str(workspace))
     env = PocEnv(num_clients=3)
-
-    # PocEnv provisions anew for every job, so the state must not live in the kits.
-    def job():
-        return FedBNRecipe(
-            data="sarcoma-sample",
-            sites=3,
-            rounds=8,
-            train_fraction=0.1,
-            byoc=True,
-            experiment="again",
-            state_dir=tmp_path,
-        ).execute(env)
-
     try:
-        first = job()
+        first = job(env, tmp_path, rounds=8)
         deadline = time.monotonic() + 200
         while finished_rounds(workspace) < 2:
             assert time.monotonic() < deadline
@@ -58,7 +59,7 @@ def test_a_killed_site_process_ends_the_job_and_the_next_goes_on(tmp_path, monke
         before = results_in(first.get_result(timeout=200, clean_up=False))
         assert "EXECUTION_EXCEPTION" in first.get_status()
         assert before["status"] == "running"
-        done = job()
+        done = job(env, tmp_path, rounds=8)
         results = results_in(done.get_result(timeout=300, clean_up=False))
         assert "COMPLETED" in done.get_status()
     finally:
@@ -69,3 +70,20 @@ def test_a_killed_site_process_ends_the_job_and_the_next_goes_on(tmp_path, monke
     kept = len(before["rounds"]) - 1
     assert kept >= 1
     assert results["rounds"][:kept] == before["rounds"][:kept]
+
+
+@pytest.mark.slow
+def test_a_job_may_give_results_again_that_flare_did_not_store(tmp_path, monkeypatch):
+    """A job in which no site is asked for anything."""
+    monkeypatch.setenv("NVFLARE_POC_WORKSPACE", str(tmp_path / "poc"))
+    env = PocEnv(num_clients=3)
+    try:
+        told = results_in(job(env, tmp_path, rounds=1).get_result(timeout=300, clean_up=False))
+        (tmp_path / "left").mkdir()
+        (tmp_path / "again" / "server" / "ended.json").write_text(json.dumps({"run": str(tmp_path / "left")}))
+        again = job(env, tmp_path, rounds=1)
+        results = results_in(again.get_result(timeout=300, clean_up=False))
+        assert "COMPLETED" in again.get_status()
+    finally:
+        env.stop(clean_up=False)
+    assert results | {"seconds": None} == told | {"seconds": None}

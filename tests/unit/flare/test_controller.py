@@ -1,6 +1,9 @@
 """The controller's loop with sites in this process in FLARE's place."""
 
+import json
+import shutil
 from types import SimpleNamespace
+from unittest.mock import ANY
 
 import pytest
 from nvflare.apis.fl_constant import ReservedKey
@@ -38,7 +41,7 @@ class Here(PersonalizedController):
         super().__init__(CONFIG.model_dump(mode="json"), "experiment", str(folder))
         self.sites, self.folder, self.said = sites, folder, []
         self.federation, self.abort_signal = Federation.of(CONFIG), Signal()
-        self.fl_ctx = FLContext()
+        self.fl_ctx, self.run_folder = FLContext(), folder
 
     def _step(self, plan, state):
         self.current_state = state
@@ -48,7 +51,7 @@ class Here(PersonalizedController):
         return [self.sites[name].handle(message, self.federation.model()) for name, message in outgoing.items()]
 
     def get_run_dir(self):
-        return str(self.folder)
+        return str(self.run_folder)
 
     def event(self, event_type):
         pass
@@ -71,6 +74,18 @@ def _rehearsal(monkeypatch):
 @pytest.fixture
 def sites():
     return sites_of(Federation.of(CONFIG))
+
+
+def job(folder, name, sites):
+    """With a run folder of that name beside the state of the experiment."""
+    controller = Here(folder, sites)
+    controller.run_folder = folder / name
+    controller.run_folder.mkdir()
+    return controller
+
+
+def results_in(folder):
+    return json.loads((folder / "results.json").read_text())
 
 
 def final(folder):
@@ -158,3 +173,44 @@ def test_who_is_waited_for_once_the_quorum_has_answered_is_named(tmp_path, monke
     PersonalizedController._exchange(controller, plan, dict.fromkeys(sites, message))
     assert not waiting
     assert notes[0] == "" and notes[-1] == f"the quorum has answered; up to 2 s more for {late}"
+
+
+@pytest.mark.parametrize("killed", [controller_module.save_checkpoint, controller_module.write_results])
+def test_a_server_that_is_killed_in_the_last_step_makes_it_again(tmp_path, monkeypatch, sites, killed):
+    """Whatever of the two it was about to write."""
+
+    def kill_at_the_end(*arguments, **named):
+        if any(
+            getattr(a, "phase", None) == "done" or (isinstance(a, dict) and a["status"] == "finished")
+            for a in arguments
+        ):
+            raise KeyboardInterrupt
+        return killed(*arguments, **named)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(controller_module, killed.__name__, kill_at_the_end)
+        job(tmp_path, "first", sites).run()
+    again = job(tmp_path, "second", sites)
+    again.run()
+    assert len(again.said) == 1 and again.said[0].startswith("medpfl: done, 3 of 3 rounds")
+
+
+def test_results_that_flare_had_no_time_to_store_are_given_again(tmp_path, sites):
+    """FLARE's server was killed: it takes a job's folder away only once it has stored it."""
+    job(tmp_path, "first", sites).run()
+    told = results_in(tmp_path / "first")
+    again = job(tmp_path, "second", sites)
+    again.run()
+    assert again.said == []
+    assert results_in(tmp_path / "second") == told | {"seconds": ANY}
+    shutil.rmtree(tmp_path / "first")  # of no matter any more
+    job(tmp_path, "third", sites).run()
+    assert results_in(tmp_path / "third") == told | {"seconds": ANY}
+
+
+def test_an_experiment_that_has_ended_begins_anew(tmp_path, sites):
+    job(tmp_path, "first", sites).run()
+    shutil.rmtree(tmp_path / "first")  # by FLARE, as stored
+    again = job(tmp_path, "second", sites_of(Federation.of(CONFIG)))
+    again.run()
+    assert len(again.said) == 6

@@ -32,7 +32,7 @@ from medpfl.engine.progress import Progress
 from medpfl.engine.results import build_results, write_json, write_results
 from medpfl.flare.transport.endings import BEGUN
 from medpfl.flare.transport.payload import REASON, message_to_model, update_of
-from medpfl.flare.transport.state import require_owner, state_folder
+from medpfl.flare.transport.state import is_stored, note_end, require_owner, state_folder
 from medpfl.flare.transport.tracking import keep_in, new_values, publish, stay_offline
 from medpfl.flare.transport.trust import check_job, require_as_written, submitter
 from medpfl.server.checkpoint import CHECKPOINT, last_state, save_checkpoint
@@ -115,8 +115,9 @@ class PersonalizedController(BaseFedAvg):
         return self.abort_signal.triggered
 
     def _go_through(self, federation: Federation, file: Path, started: float) -> None:
-        earlier = last_state(file, federation.config)
-        state = earlier if earlier and earlier.phase != "done" else ServerState()
+        run, earlier = Path(self.get_run_dir()), last_state(file, federation.config)
+        ended = earlier is not None and earlier.phase == "done"
+        state = ServerState() if earlier is None or (ended and is_stored(file.parent, run)) else earlier
         plan = federation.plan(stop=self._aborted)
         self._measures = federation.config.learned.everywhere
         require_same_pretrained(plan, state)
@@ -125,13 +126,21 @@ class PersonalizedController(BaseFedAvg):
         data = federation.source.describe()
         self._track(ServerState(), state)  # the rounds of an earlier job, whose receivers wrote elsewhere
         tidy_up, rounds = RoundEnd(), Growing()
-        while state.phase != "done" and not self._aborted():
-            before, state = state, replace(self._step(plan, state), seconds=time.perf_counter() - since)
-            save_checkpoint(file, plan.config, state, durable=True, rounds=rounds)
-            self._track(before, state)
+
+        def write() -> None:
             seconds = {"total": state.seconds, "start": ready}
             results = build_results(plan, state, env="flare", data=data, seconds=seconds)
-            write_results(Path(self.get_run_dir()) / "results.json", results, rounds)
+            write_results(run / "results.json", results, rounds)
+            if state.phase == "done":
+                note_end(file.parent, run)
+
+        if state.phase == "done":
+            write()
+        while state.phase != "done" and not self._aborted():
+            before, state = state, replace(self._step(plan, state), seconds=time.perf_counter() - since)
+            write()  # first: a run that has ended is begun anew, and must have told its results
+            save_checkpoint(file, plan.config, state, durable=True, rounds=rounds)
+            self._track(before, state)
             tidy_up()
             give_back_freed_memory()
 

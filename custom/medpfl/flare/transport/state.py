@@ -11,6 +11,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.whole_file import write_bytes
 from medpfl.site.local_file import read_object
 
+_ENDED = "ended.json"
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _ENDING = re.compile(r"\.[A-Za-z]+$")
 """Of what lies beside the experiments' folders, such as the ledger: a folder in its place would end all later jobs."""
@@ -61,6 +62,25 @@ def require_owner(folder: Path, submitter: str, *, claim: bool) -> None:
             f"experiment {folder.parent.name!r} is another submitter's at this server; submit under another experiment "
             "name"
         )
+
+
+def note_end(folder: Path, run: Path) -> None:
+    """Notes in the server's folder of an experiment in which job's run folder its results are."""
+    write_bytes(folder / _ENDED, json.dumps({"run": str(run)}).encode(), mode=0o600)
+
+
+def is_stored(folder: Path, run: Path) -> bool:
+    """Whether FLARE has stored the results of the job that ended an experiment, as far as can be seen.
+
+    It takes a job's run folder away once they are in its store: where it is still there, the server was killed before.
+
+    Args:
+        folder: the server's, of the experiment.
+        run: the present job's run folder; in the simulator it is the last one's, too.
+    """
+    file = folder / _ENDED
+    last = Path(read_object(file)["run"]) if file.exists() else run
+    return last == run or not last.exists()
 
 
 def folder_name(folder: Path) -> str:
