@@ -184,7 +184,7 @@ def _picture_size(file: Path) -> tuple[int, int]:
 def _upright_size(labels: Tensor, shape: tuple[int, int], fit: str) -> Tensor:
     """Square labels (k, S, S) as the pictures were, (k, H, W): those are made smaller first, then padded."""
     if fit != "pad":
-        return _unsquared(labels, shape, fit)
+        return _unsquared(labels, shape, fit, halves=True)
     left, top, width, height = place_in_square(shape[1], shape[0], labels.shape[-1])
     if not (width and height):  # too thin a picture for any of its pixels to be seen
         return torch.zeros(len(labels), *shape, dtype=torch.uint8)
@@ -192,17 +192,18 @@ def _upright_size(labels: Tensor, shape: tuple[int, int], fit: str) -> Tensor:
     return interpolate(shown.float(), shape, mode="nearest-exact")[:, 0].to(torch.uint8)
 
 
-def _unsquared(labels: Tensor, shape: tuple[int, int], fit: str) -> Tensor:
-    """Square labels (k, S, S) as the slices were before, (k, H, W); what was cropped away is background."""
-    height, width = shape
-    edge = {"pad": max(shape), "crop": min(shape)}.get(fit)
-    size = shape if edge is None else (edge, edge)
-    large = interpolate(labels[:, None].float(), size, mode="nearest-exact")[:, 0].to(torch.uint8)
-    if edge is None:
-        return large
-    found = torch.zeros(len(labels), height, width, dtype=torch.uint8)
-    top, left = abs(height - edge) // 2, abs(width - edge) // 2
-    if fit == "pad":
-        return large[:, top : top + height, left : left + width]
-    found[:, top : top + edge, left : left + edge] = large
-    return found
+def _unsquared(labels: Tensor, shape: tuple[int, int], fit: str, *, halves: bool = False) -> Tensor:
+    """Square labels (k, S, S) as the slices were before, (k, H, W), by the nearest one.
+
+    What was cropped away is background. With ``halves`` the square may have begun in the middle of a pixel, as Pillow's
+    does where an odd number of pixels goes.
+    """
+    edges = {"pad": (max(shape),) * 2, "crop": (min(shape),) * 2}.get(fit, shape)
+    size = labels.shape[-1]
+    begins = (side - edge if halves else 2 * int((side - edge) / 2) for side, edge in zip(shape, edges, strict=True))
+    rows, columns = (  # in whole numbers: twice the distance of a pixel's middle from where the square begins
+        (2 * torch.arange(side) + 1 - begin) * size // (2 * edge)
+        for side, edge, begin in zip(shape, edges, begins, strict=True)
+    )
+    seen = ((rows >= 0) & (rows < size))[:, None] & (columns >= 0) & (columns < size)
+    return labels[:, rows.clamp(0, size - 1)][:, :, columns.clamp(0, size - 1)] * seen

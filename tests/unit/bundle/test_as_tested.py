@@ -88,6 +88,20 @@ def test_a_padded_picture_gets_its_mask_back_where_it_was(height, width, size):
     assert np.abs(shift).max() < max(height, width) / size / 3  # a third of the network's pixel
 
 
+@pytest.mark.parametrize("width", [24, 25])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_cropped_picture_gets_its_mask_back_where_it_was(width, turned):
+    """Where an odd number of columns goes Pillow begins within a pixel, which many labels a pixel show."""
+    for column in range(5, 20):
+        right = np.zeros((20, width), np.uint8)
+        right[:, column:] = 255
+        right = right.T if turned else right
+        square = np.asarray(squared(Image.fromarray(right), 100, "crop", Image.Resampling.BILINEAR)) > 127
+        back = _upright_size(torch.from_numpy(square.astype(np.uint8))[None], right.shape, "crop")[0].numpy()
+        line, first = back.max(0 if not turned else 1), (width - 20) // 2
+        assert line.tolist() == [0] * column + [1] * (first + 20 - column) + [0] * (width - 20 - first)
+
+
 def test_a_thin_picture_fills_the_rows_that_it_has_in_the_square():
     left, top, width, height = place_in_square(1000, 20, 64)
     square = torch.zeros(1, 64, 64, dtype=torch.uint8)
