@@ -13,7 +13,9 @@ from medpfl.algorithms.fedimpres.start_images import start_images
 from medpfl.cli.options import Options
 from medpfl.core.errors import UserError
 from medpfl.core.site_data import PARTS
+from medpfl.core.version import version
 from medpfl.data.check import check
+from medpfl.data.kinds.folders import picture_cache
 from medpfl.data.kinds.folders.folder_kind import FolderKind
 from medpfl.data.kinds.folders.layout import read_layout
 from medpfl.data.kinds.folders.picture_source import Folders
@@ -158,6 +160,14 @@ def test_a_second_reading_comes_from_the_cache_until_a_file_changes(fundus, monk
     assert {folder.stat().st_mode & 0o777 for folder in (fundus.parent / "cache").rglob("*") if folder.is_dir()} == {
         0o700
     }
+
+
+@pytest.mark.parametrize("library", ["pillow", "pydicom"])
+def test_another_version_of_a_library_decodes_anew(fundus, monkeypatch, library):
+    open_source(config(fundus)).site("site-1", CPU)
+    monkeypatch.setattr(picture_cache, "version", lambda name: "99" if name == library else version(name))
+    open_source(config(fundus)).site("site-1", CPU)
+    assert len(list((fundus.parent / "cache" / "medpfl" / "folders").iterdir())) == 2
 
 
 def test_a_damaged_cache_is_made_again(fundus):

@@ -273,6 +273,9 @@ def test_what_was_decoded_is_not_decoded_again_until_a_file_changes(brains, home
     write_picture(brains / "north/n0/8.png", brains / "north/n0/8_mask.png", 77)
     opened(brains).prepare()
     assert len(list((home / "cache" / "medpfl" / "masks").iterdir())) == 3
+    monkeypatch.setattr(cache, "version", lambda name: "99" if name == "nibabel" else "1")
+    opened(brains).prepare()
+    assert len(list((home / "cache" / "medpfl" / "masks").iterdir())) == 5
 
 
 def test_a_centres_pictures_are_decoded_once_however_it_is_divided(home, monkeypatch):

@@ -4,13 +4,13 @@ import stat
 import time
 from pathlib import Path
 
-import monai
 import numpy as np
 import pytest
 import torch
 from make_dicom import chest, write_centre, write_nifti
 
 from medpfl.core.errors import UserError
+from medpfl.core.version import version
 from medpfl.data.check import check
 from medpfl.data.kinds.scans import slice_cache
 from medpfl.data.kinds.scans.centre_scans import read_centre
@@ -181,10 +181,10 @@ def test_a_cache_of_another_user_that_is_open_to_all_is_refused(tmp_path, monkey
     assert private_folder(tmp_path) == tmp_path
 
 
-@pytest.mark.parametrize("library", [torch, monai])
+@pytest.mark.parametrize("library", ["torch", "monai", "pydicom", "nibabel"])
 def test_another_version_of_a_library_decodes_anew(tmp_path, scans, decodes, monkeypatch, library):
     load_scans(scans[:1], SMALL, tmp_path / "cache")
-    monkeypatch.setattr(library, "__version__", "99")
+    monkeypatch.setattr(slice_cache, "version", lambda name: "99" if name == library else version(name))
     load_scans(scans[:1], SMALL, tmp_path / "cache")
     assert len(decodes) == 2
 

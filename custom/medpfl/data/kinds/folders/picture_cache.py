@@ -18,6 +18,8 @@ from medpfl.data.kinds.folders.picture_file import Reading, read_picture
 
 _VERSION = 3
 """Part of every key; a change of reading that changes its output changes this number."""
+_LIBRARIES = ("pillow", "pydicom")
+"""Another version of one may give other values."""
 
 
 def load_pictures(pictures: Sequence[Picture], reading: Reading, cache: Path) -> Tensor:
@@ -42,5 +44,5 @@ def load_pictures(pictures: Sequence[Picture], reading: Reading, cache: Path) ->
         return {"images": torch.from_numpy(np.stack(images))}, {}
 
     settings = reading.model_dump_json(exclude={"patient", "train_counts"})
-    key = key_of((p.file.resolve() for p in pictures), _VERSION, version("pillow"), settings)
+    key = key_of((p.file.resolve() for p in pictures), _VERSION, *map(version, _LIBRARIES), settings)
     return kept(cache, key, made)[0]["images"]

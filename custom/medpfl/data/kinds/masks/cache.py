@@ -24,6 +24,8 @@ from medpfl.data.kinds.masks.reading import Form, Reading
 
 _VERSION = 5
 """Part of every key; a change of reading that changes its output changes this number."""
+_LIBRARIES = ("pillow", "pydicom", "nibabel", "monai", "torch")
+"""Another version of one may give other values."""
 
 _NOT_READING = {"patient", "folders", "fold", "patch", "patches", "foreground"}
 """What changes no decoded image."""
@@ -127,4 +129,4 @@ def rows_of(arrays: Arrays, pairs: Sequence[Pair], reading: Reading, count: int)
 def _key(pairs: Sequence[Pair], reading: Reading, count: int) -> str:
     settings = reading.model_dump_json(exclude=_NOT_READING)
     files = (file.resolve() for pair in pairs for file in (pair.image, pair.mask))
-    return key_of(files, _VERSION, *map(version, ("pillow", "monai", "torch")), settings, count)
+    return key_of(files, _VERSION, *map(version, _LIBRARIES), settings, count)

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import monai
-import torch
 from torch import Tensor
 
 from medpfl.core.errors import UserError, first_line
+from medpfl.core.version import version
 from medpfl.data.decoded_cache import Made, kept, key_of
 from medpfl.data.kinds.scans.look import Look
 from medpfl.data.kinds.scans.preprocessing import Preprocessing, pipeline
@@ -20,6 +19,8 @@ from medpfl.data.places import private_folder
 
 _VERSION = 4
 """Part of every key; a change of the pipeline that changes its output changes this number."""
+_LIBRARIES = ("pydicom", "nibabel", "monai", "torch")
+"""Another version of one may give other values."""
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class ScanCache:
             return {"slices": decoded.slices}, asdict(decoded.look)
 
         files = [file.resolve() for file in scan.files]  # a check and a run may be given another path to them
-        key = key_of(files, _VERSION, torch.__version__, monai.__version__, scan.kind, self._how.model_dump_json())
+        key = key_of(files, _VERSION, *map(version, _LIBRARIES), scan.kind, self._how.model_dump_json())
         tensors, info = kept(self._folder, key, made)
         return Decoded(tensors["slices"], Look.read(info))
 
