@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
 
 _TESTING = "testing"
+_COUNTED = ("train", "test", "join")
+"""Phases of which the sites that have answered move the bar."""
 _SECONDS = 10
 """Between two lines of a step, at least."""
 _PHASES = {
@@ -60,16 +62,16 @@ def progress(console: Console, title: str, rounds: int, end: str = _TESTING) -> 
     columns = [
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("round {task.completed:.0f}/{task.total}"),
+        TextColumn(f"round {{task.fields[round]}}/{rounds}"),
     ]
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(f"{title}: starting", total=rounds)
+        # What follows the rounds counts as one more: else the time would stand still and none be left.
+        task = bar.add_task(f"{title}: starting", total=rounds + 1, round=0)
 
         def watch(now: Moment) -> None:
-            done = now.round
-            if now.phase == "train" and now.expected:
-                done += now.answered / now.expected
-            bar.update(task, completed=done, description=f"{title}: {phases[now.phase]}{_more(now)}")
+            done = now.round + (now.answered / now.expected if now.phase in _COUNTED and now.expected else 0)
+            description = f"{title}: {phases[now.phase]}{_more(now)}"
+            bar.update(task, completed=done, round=now.round, description=description)
 
         yield watch
 

@@ -1,3 +1,4 @@
+import inspect
 import io
 import re
 
@@ -301,6 +302,18 @@ def test_the_end_of_a_run_is_called_by_what_sites_do_there(asked, end):
     with progress_of(Console(file=stream, width=80), "run", make_config(**asked)) as watch:
         watch(Progress("test", 20))
     assert stream.getvalue() == f"run: {end}\n"
+
+
+def test_the_bar_has_time_left_until_the_ending_is_over():
+    stream = io.StringIO()
+    with progress(Console(file=stream, width=120, force_terminal=True), "run", 2, "choosing and testing") as watch:
+        bar = inspect.getclosurevars(watch).nonlocals["bar"]
+        found = []
+        for phase, round_, answered in [("train", 1, 1), ("test", 2, 0), ("test", 2, 1), ("test", 2, 2)]:
+            watch(Progress(phase, round_, answered, 2))
+            found.append((bar.tasks[0].percentage, bar.tasks[0].finished))
+    assert found == [(50.0, False), (pytest.approx(200 / 3), False), (pytest.approx(250 / 3), False), (100.0, True)]
+    assert "choosing and testing, 2/2 sites" in stream.getvalue() and "round 2/2" in stream.getvalue()
 
 
 def test_lines_of_progress_name_who_is_waited_for_once_a_round():
