@@ -87,7 +87,7 @@ class Task(ABC):
             images: of its input, (B, C, ...).
             classes: of the data.
         """
-        if len(output) != 2 or output[1] < classes:
+        if len(output) != 2 or output[1] != classes:
             return f"a classifier of {classes} classes is needed"
         return None
 
