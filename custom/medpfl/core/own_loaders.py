@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_
 from medpfl.core.errors import UserError
 from medpfl.core.reasons import Reason
 from medpfl.core.seeding import drawn_apart
+
+logger = logging.getLogger(__name__)
 
 
 class LoaderError(UserError):
@@ -88,6 +91,8 @@ NARROW_INPUTS = Reason(
 BALANCED = Reason("loaders of one's own draw their samples themselves, so sampling=balanced cannot: balance them there")
 _NARROW = (torch.bool, torch.uint8, torch.int8, torch.int16)
 """Kinds of numbers that images are stored in and no layer takes."""
+_FAR = 100
+"""Beyond it lie pixels from 0 to 255 and Hounsfield units that nobody has scaled, and next to nothing that was."""
 _MOST_UNTOLD = 100_000
 """Batches in an epoch of a loader that does not tell of more; one of a stream without an end has more."""
 
@@ -126,6 +131,16 @@ def _pair(batch: Any) -> tuple[Tensor, Tensor]:
     if labels.is_complex() or (labels.is_floating_point() and not torch.equal(labels, labels.trunc())):
         raise LoaderError(NOT_WHOLE())
     return inputs, labels
+
+
+def heed_range(inputs: Tensor) -> None:
+    """Says in the log where inputs of somebody's own are far larger than networks train well with.
+
+    Args:
+        inputs: some of a site's.
+    """
+    if inputs.is_floating_point() and inputs.numel() and (reach := float(inputs.abs().max())) > _FAR:
+        logger.warning("inputs reach %.3g, and networks train well on values about -1 to 1: scale them", reach)
 
 
 def told(loader: Iterable[Any]) -> int | None:

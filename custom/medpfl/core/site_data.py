@@ -22,6 +22,7 @@ from medpfl.core.own_loaders import (
     LoaderError,
     NotPlain,
     drops,
+    heed_range,
     looked_at,
     number_of_batches,
     pairs,
@@ -203,6 +204,7 @@ class SiteLoaders:
     outputs: int | None = field(default=None, init=False)
     reproducible: bool = field(default=False, init=False)
     images_per_sample: int = field(default=1, init=False)
+    _heeded: bool = field(default=False, init=False, repr=False)
     _labels: Tensor | None = field(default=None, init=False, repr=False)
     _batches: int | None = field(default=None, init=False, repr=False)
     _samples: dict[Part, int] = field(default_factory=dict, init=False, repr=False)
@@ -264,6 +266,9 @@ class SiteLoaders:
 
     def _moved(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         for x, y in pairs(loader):
+            if not self._heeded:
+                heed_range(x)
+                self._heeded = True
             if self.outputs:
                 require_inside(y, self.outputs)
             labels = y.to(self.device, torch.long, non_blocking=True)

@@ -293,6 +293,29 @@ def test_loaders_of_the_users_own():
     assert (data.device, data.reproducible) == (CPU, False)
 
 
+def reaching(site, seed, *, kind, most):
+    image, none = torch.full((2, 1, 4, 4), most), torch.zeros(0, 1, 4, 4)
+    labels = torch.zeros(2, dtype=torch.long)
+    if kind == "loaders":
+        return SiteLoaders([(image, labels)] * 3, [(image, labels)], [(image, labels)])
+    each = {"train": image, "validation": none, "test": none}
+    if kind == "images":
+        return ImageTensors(each, {part: torch.zeros(len(of), dtype=torch.long) for part, of in each.items()})
+    masks = {part: torch.zeros(len(of), 4, 4, dtype=torch.uint8) for part, of in each.items()}
+    return MaskedImages(each, masks)
+
+
+@pytest.mark.parametrize(("most", "told"), [(30.0, 0), (-1024.0, 1)])
+@pytest.mark.parametrize("kind", ["loaders", "images", "masks"])
+def test_pixels_that_nobody_scaled_are_said_once(kind, most, told, caplog):
+    task = "segmentation" if kind == "masks" else "classification"
+    fields = {"data": f"{__name__}:reaching", "sites": 2, "task": task, "data_args": {"kind": kind, "most": most}}
+    site = open_source(make_config(algorithm="fedavg", **fields)).site("site-1", CPU)
+    for _ in range(2):
+        list(site.batches("train", 2))
+    assert caplog.text.count("networks train well on values about -1 to 1: scale them") == told
+
+
 def test_own_data_cannot_be_pooled():
     with pytest.raises(NotInOnePlace, match="sites' own data cannot be pooled"):
         open_source(tiny.config("fedap")).pooled_training(0.2, CPU)

@@ -14,6 +14,7 @@ from torch import Tensor
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
+from medpfl.core.own_loaders import heed_range
 from medpfl.core.permitted_code import permitted_module, require_own
 from medpfl.core.site_data import ImageTensors, Part, SiteData, SiteLoaders
 from medpfl.data.centres import described_elsewhere
@@ -61,12 +62,14 @@ class OwnData:
             _require_fitting(name, data, data.masks)
             for part, masks in data.masks.items():
                 _require_one_each(f"{name}: {part}:", data, part, len(masks), "volumes")
+            _heed_first(data)
             return replace(data, device=device)
         if isinstance(data, MaskedImages):
             _require_fitting(name, data, data.labels)
             data = _in_cases(name, data)
         else:
             data = _fitted(name, data, self.config.learned)
+        _heed_first(data)
         moved = {
             name: {part: tensor.to(device) for part, tensor in getattr(data, name).items()}
             for name in ("images", "labels", "patients", "persons")
@@ -133,6 +136,11 @@ def _named(spec: str) -> Any:
         raise UserError(f"data {spec!r}: module {module!r} has no {name!r}") from None
     require_own(found, spec, "data")
     return found
+
+
+def _heed_first(data: ImageTensors | MaskedImages | MaskedVolumes) -> None:
+    for image in data.images["train"][:1]:
+        heed_range(image)
 
 
 def _require_labels(site: str, data: SiteData, learned: Task) -> None:
