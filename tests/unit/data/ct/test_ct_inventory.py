@@ -20,9 +20,11 @@ from typer.testing import CliRunner
 
 from medpfl.cli.main import app
 from medpfl.data.check import check
+from medpfl.data.kinds.scans.found import Found, Inventory
 from medpfl.data.kinds.scans.inventory import in_words, take_inventory
 from medpfl.data.kinds.scans.inventory_copies import with_copies
 from medpfl.data.kinds.scans.inventory_drawn import with_thumbnails
+from medpfl.data.kinds.scans.inventory_files import write_inventory
 from medpfl.data.kinds.scans.label_table import Columns, read_rows
 from medpfl.data.kinds.scans.proposal import propose
 from medpfl.data.spreadsheet import as_text, in_one_line, meant
@@ -132,6 +134,15 @@ def test_the_command_writes_a_table_a_page_and_a_draft(export, tmp_path):
     ]  # fmt: skip
     again = CliRunner().invoke(app, ["data", "inventory", str(root), "--out", str(out)])
     assert again.exit_code != 0 and "is there already" in str(again.exception)
+
+
+def test_reasons_in_the_table_are_told_apart(tmp_path):
+    problems = (("warning", "two gaps; none is wide"), ("error", "its values are not like HU; is it CT?"))
+    place = tmp_path / "a.nii"
+    found = Found("NIfTI", place, "a.nii", "a.nii", "a", (place,), problems=problems)
+    write_inventory(tmp_path / "out", Inventory(tmp_path, [found]), [(found, "")], (), False)
+    (row,) = csv.DictReader((tmp_path / "out" / "inventory.csv").open())
+    assert row["what is wrong"].split(" | ") == [words for _, words in problems]
 
 
 def test_the_draft_filled_in_is_a_label_table(export, tmp_path):

@@ -34,6 +34,8 @@ _COLUMNS: dict[str, Callable[[Found], str]] = {
     "state": lambda one: one.state,
     "read as": lambda one: one.read_as,
 }
+_BETWEEN = " | "
+"""Reasons of one thing: some have a semicolon within."""
 _SHORT = ("where", "modality", "slices", "thickness (mm)", "kernel", "coverage (mm)", "state", "read as")
 """The columns that there is room for on a terminal."""
 
@@ -72,7 +74,7 @@ def write_inventory(
     table = csv.writer(text, lineterminator="\n")
     table.writerow([*heads(dates), "what is wrong"])
     for one, _ in drawn:
-        table.writerow(map(as_text, [*cells(one, dates), "; ".join(words for _, words in one.reasons())]))
+        table.writerow(map(as_text, [*cells(one, dates), _BETWEEN.join(words for _, words in one.reasons())]))
     lines = [("", line) for line in in_words(inventory)]
     rows = [Row(cells(one, dates), image, problems=one.reasons()) for one, image in drawn]
     written = [
