@@ -72,7 +72,7 @@ class AdaptiveMixture(Mechanism):
     def begin(self, round_: LocalRound) -> Part:
         """The steps of w and v, batch by batch."""
         kept = dict(round_.kept() or {})
-        alpha = float(kept.pop(_ALPHA, torch.tensor(self.settings.alpha)))
+        alpha = float(kept.pop(_ALPHA, self.settings.alpha))
         patients = [int(kept.pop(_FEWEST))] if _FEWEST in kept else []
         own = deepcopy(round_.model)
         if kept:

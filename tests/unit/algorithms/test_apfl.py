@@ -40,6 +40,9 @@ def test_a_share_that_is_not_learned_stays():
     done = trained(config("apfl", adaptive=0), TwoWeights(), kept=kept(0.5))
 
     assert done.numbers() == {"alpha": 0.5}
+    # To the last digit, in the first round too.
+    first = trained(config("apfl", alpha=0.1, adaptive=0), TwoWeights())
+    assert first.numbers() == {"alpha": 0.1}
 
 
 def test_of_whom_a_share_was_learned_counts_from_then_on():
