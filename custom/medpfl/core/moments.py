@@ -19,12 +19,11 @@ from medpfl.core.site_data import SiteData, looked_at_once
 class _Moments:
     """Count, mean and sum of squared deviations per channel, updated batch by batch (Chan et al. 1979)."""
 
-    def __init__(self, channel_dim: int) -> None:
-        self.channel_dim = channel_dim
+    def __init__(self) -> None:
         self.count, self.mean, self.squares = 0, torch.zeros(()), torch.zeros(())
 
-    def add(self, x: Tensor) -> None:
-        flat = x.detach().double().movedim(self.channel_dim, 0).flatten(1)
+    def add(self, flat: Tensor) -> None:
+        """Of (channels, n) float64."""
         n, mean = flat.shape[1], flat.mean(1)
         squares = (flat - mean[:, None]).square().sum(1)
         if self.count == 0:
@@ -51,16 +50,26 @@ def input_statistics(
     Returns:
         By path: mean and variance, float64, shape (channels,), on the CPU; of the layers that a batch reached.
     """
-    # A linear layer's channels come last, also where it acts on a sequence of tokens.
-    moments = {path: _Moments(-1 if isinstance(layer, nn.Linear) else 1) for path, layer in layers.items()}
+    moments = {path: _Moments() for path in layers}
     with ExitStack() as undo, evaluating(model), torch.inference_mode():
         for path, layer in layers.items():
-            handle = layer.register_forward_pre_hook(lambda _, inputs, m=moments[path]: m.add(inputs[0]))
+            handle = layer.register_forward_pre_hook(lambda at, given, m=moments[path]: m.add(by_channel(at, given[0])))
             undo.callback(handle.remove)
         for batch in batches:
             model(batch)
     fewer = int(unbiased)
     return {path: (m.mean.cpu(), (m.squares / max(1, m.count - fewer)).cpu()) for path, m in moments.items() if m.count}
+
+
+def channels_of_input(layer: nn.Module) -> int:
+    """How many channels a batch-norm or linear layer's input has."""
+    return layer.in_features if isinstance(layer, nn.Linear) else layer.num_features
+
+
+def by_channel(layer: nn.Module, x: Tensor) -> Tensor:
+    """A layer's input (B, channels, ...), a linear one's (B, ..., channels), as (channels, values) float64."""
+    # A linear layer's channels come last, also where it acts on a sequence of tokens.
+    return x.detach().double().movedim(-1 if isinstance(layer, nn.Linear) else 1, 0).flatten(1)
 
 
 def training_inputs(data: SiteData) -> Iterator[Tensor]:

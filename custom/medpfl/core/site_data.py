@@ -304,10 +304,17 @@ class SiteLoaders:
 
 
 def endless_batches(images: Tensor, labels: Tensor, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
-    """Batches, in float32, of a set in random order, over and over; each pass has an order of its own."""
+    """Batches of a set, as networks take them (:func:`scale`), over and over; each pass has a random order of its own.
+
+    Args:
+        images: (n, ...), of 8 bits or floating.
+        labels: (n,).
+        batch_size: of each batch but a pass's last.
+        generator: of the orders, on the CPU.
+    """
     while True:
         for chosen in torch.randperm(len(labels), generator=generator).to(labels.device).split(batch_size):
-            yield images[chosen].float(), labels[chosen]
+            yield scale(images[chosen]), labels[chosen]
 
 
 def looked_at_once(data: SiteData) -> int:

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from medpfl.algorithms.fedap.privacy import FEW_PATIENTS, LARGE_DELTA
 from medpfl.core.differential_privacy import SENSITIVITY, least_patients, noise_multiplier
 from medpfl.core.layers import evaluating
+from medpfl.core.moments import by_channel, channels_of_input
 from medpfl.core.noise import NoiseSource, clip_factor, noised, on_grid
 from medpfl.core.parameters import StateError
 from medpfl.core.settings import Value
@@ -111,7 +112,7 @@ def scales_of(layers: Mapping[str, nn.Module]) -> Scales:
 def _scale(layer: nn.Module) -> tuple[Tensor, Tensor]:
     if getattr(layer, "running_mean", None) is not None and layer.running_var is not None:
         return layer.running_mean.double().cpu(), layer.running_var.double().cpu().clamp(min=0) + layer.eps
-    channels = layer.in_features if isinstance(layer, nn.Linear) else layer.num_features
+    channels = channels_of_input(layer)
     return torch.zeros(channels, dtype=torch.float64), torch.ones(channels, dtype=torch.float64)
 
 
@@ -165,8 +166,7 @@ def _sums(seen: list[tuple[str, Tensor]], layers: Mapping[str, nn.Module], scale
     sums = {path: torch.zeros(3, len(mean), dtype=torch.float64) for path, (mean, _) in scales.items()}
     for path, x in seen:
         mean, variance = scales[path]
-        # A linear layer's channels come last, also where it acts on a sequence of tokens.
-        flat = x.cpu().double().movedim(-1 if isinstance(layers[path], nn.Linear) else 1, 0).flatten(1)
+        flat = by_channel(layers[path], x.cpu())
         z = (flat - mean[:, None]) / variance.sqrt()[:, None]
         sums[path] += torch.stack([torch.full_like(mean, z.shape[1]), z.sum(1), z.square().sum(1)])
     return torch.cat(list(sums.values()), 1).numpy()

@@ -15,7 +15,7 @@ from medpfl.algorithms.fedap.private_statistics import private_statistics
 from medpfl.algorithms.fedap.similarity import LayerStatistics
 from medpfl.core.channels import Entry
 from medpfl.core.layers import batch_norm_layers
-from medpfl.core.moments import input_statistics, training_inputs
+from medpfl.core.moments import channels_of_input, input_statistics, training_inputs
 from medpfl.core.noise import NoiseSource
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.settings import Value
@@ -59,12 +59,8 @@ def statistics_under(
 
 
 def _zeros(layer: nn.Module) -> tuple[Tensor, Tensor]:
-    n = _channels(layer)
+    n = channels_of_input(layer)
     return torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
-
-
-def _channels(layer: nn.Module) -> int:
-    return layer.in_features if isinstance(layer, nn.Linear) else layer.num_features
 
 
 def statistics_entries(kind: str, model: nn.Module, split: ParameterSplit) -> dict[str, Entry]:
@@ -79,9 +75,9 @@ def statistics_entries(kind: str, model: nn.Module, split: ParameterSplit) -> di
         By ``LAYER/mean`` and ``LAYER/variance``: (channels,) float64.
     """
     return {
-        f"{path}/{which}": Entry((_channels(layer),), (torch.float64,), **({"least": 0} if which == "variance" else {}))
+        f"{path}/{which}": Entry((channels_of_input(layer),), (torch.float64,), **limits)
         for path, layer in _layers(kind, model, split).items()
-        for which in ("mean", "variance")
+        for which, limits in (("mean", {}), ("variance", {"least": 0.0}))
     }
 
 

@@ -123,7 +123,7 @@ class Virtual(Mechanism):
             features.clear()
             listen(layer, features, once=True)
             images, labels = next(batches)
-            return (images.to(x.device) - 127.5) / 127.5, labels.to(x.device)
+            return images.to(x.device), labels.to(x.device)
 
         def agreement(y: Tensor, labels: Tensor, rows: slice) -> Tensor:
             natural, virtual = features[0][: len(y)].float(), features[0][rows].float()
