@@ -22,6 +22,8 @@ from medpfl.core.site_data import Part
 from medpfl.models import logits
 
 Shares = dict[Part, dict[int, float]]
+_STEPS = 60
+"""Of training that makes a model answer one class, where its last layer cannot be set."""
 
 
 def constant_class(line: Line, known: Known) -> tuple[Shares, str]:
@@ -85,12 +87,12 @@ def _sets_classifier(known: Known) -> bool:
     return layer.bias is not None and {f"{path}.weight", f"{path}.bias"} <= known.whole
 
 
-def _steered(known: Known, label: int, steps: int = 60) -> State:
+def _steered(known: Known, label: int) -> State:
     model = known.make_model()
     draw = generator(known.config.seed, "audit", "steer", str(label))
     optimizer = torch.optim.Adam([p for name, p in model.named_parameters() if name in known.whole], lr=3e-3)
     aim = torch.full((32,), label)
-    for step in range(steps):
+    for step in range(_STEPS):
         # In the mode of training and in that of evaluation, for the site uses both.
         model.train(step % 2 == 0)
         loss = cross_entropy(logits(model(prior_images(32, known.shape, draw))), aim)

@@ -20,6 +20,9 @@ EXACT = 0.95
 RECOGNISABLE = 0.7
 """Least correlation of a picture that shows whose image it is."""
 
+_SHOWN = 24
+"""Pairs in a picture, at most."""
+
 
 @dataclass(frozen=True)
 class Recovered:
@@ -84,11 +87,11 @@ def recovered(made: Tensor, images: Mapping[str, Tensor]) -> Recovered:
     return Recovered(exact, len(good), len(train), len(made), psnr, pairs)
 
 
-def write_pairs(pairs: list[tuple[Tensor, Tensor]], file: Path, most: int = 24) -> None:
+def write_pairs(pairs: list[tuple[Tensor, Tensor]], file: Path) -> None:
     """Originals on the left of each pair, what the attack made of them on the right, four pairs a row; mode 0600."""
     from PIL import Image
 
-    shown = [image for pair in pairs[:most] for image in pair]
+    shown = [image for pair in pairs[:_SHOWN] for image in pair]
     if not shown:
         return
     pixels = ((torch.stack(shown).float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1)

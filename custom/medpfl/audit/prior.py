@@ -8,6 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_EACH = 6
+"""Ellipses in an image."""
+
 
 def prior_images(count: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Random images (count, C, H, W) in [-1, 1]; or bags of them, as the shape says."""
@@ -33,10 +36,10 @@ def _fields(count: int, height: int, width: int, generator: torch.Generator) -> 
     return (field - field.mean((1, 2), keepdim=True)) / field.std((1, 2), keepdim=True).clamp_min(1e-6)
 
 
-def _ellipses(count: int, height: int, width: int, generator: torch.Generator, each: int = 6) -> Tensor:
+def _ellipses(count: int, height: int, width: int, generator: torch.Generator) -> Tensor:
     y, x = torch.linspace(-1, 1, height)[:, None], torch.linspace(-1, 1, width)
     picture = torch.zeros(count, height, width)
-    for _ in range(each):
+    for _ in range(_EACH):
         cy, cx, a, b, angle, grey = (torch.rand(count, 1, 1, generator=generator) for _ in range(6))
         dy, dx = y - (2 * cy - 1), x - (2 * cx - 1)
         angle = angle * torch.pi

@@ -21,8 +21,8 @@ class Message:
         round: the round it belongs to, counted from 1; 0 before training.
         tensors: the site's own next shared state, or a whole model's for ``prepare``; entries with a / in their names
             travel in a channel (:mod:`medpfl.core.channels`).
-        info: small JSON values; ``asked``: the channels whose tensors the answer shall bring; ``counted``: the last
-            two rounds whose answers of this site the server used; ``scaled``: by channel, what share of the last's.
+        info: small JSON values; those of every run have a property each. ``split`` and ``input_format`` describe what
+            is shared, and the run's data; ``select_by`` and ``epochs`` are what a task needs to know besides.
     """
 
     task: Task
@@ -50,6 +50,11 @@ class Message:
         return tuple(sorted(counted)) if all(type(n) is int and n > 0 for n in counted) else None
 
     @property
+    def counted(self) -> int | None:
+        """The last of :attr:`counted_rounds`, 0 for none; None where the server does not say."""
+        return None if self.counted_rounds is None else max(self.counted_rounds, default=0)
+
+    @property
     def best_round(self) -> int:
         """The best round so far, as the server has it; 0 where it says none."""
         return self._said_round("best_round", 0)
@@ -62,11 +67,6 @@ class Message:
     def _said_round(self, name: str, otherwise: int) -> int:
         said = self.info.get(name)
         return said if type(said) is int and 0 <= said <= self.round else otherwise
-
-    @property
-    def counted(self) -> int | None:
-        """The last of them, 0 for none."""
-        return None if self.counted_rounds is None else max(self.counted_rounds, default=0)
 
     def used_share(self, channel: str) -> float:
         """Which share of what the last answer that counted brought in a channel the server used, in [0, 1]."""

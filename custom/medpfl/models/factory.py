@@ -22,6 +22,7 @@ from medpfl.models.lenet5 import LeNet5BN
 from medpfl.models.lora import add_adapters
 from medpfl.models.monai_networks import defaults, from_data, require_one_output, require_whole_levels
 from medpfl.models.pamap2_cnn import Pamap2CNN
+from medpfl.models.shapes import each_side
 from medpfl.models.unet import segresnet_small, unet
 from medpfl.models.vit import vit_small, vit_tiny
 
@@ -114,7 +115,7 @@ def build_model(
     """
     if pooling not in _POOLINGS:
         raise UserError(f"unknown pooling {pooling!r}: use {' or '.join(_POOLINGS)}")
-    size = (image_size, image_size) if isinstance(image_size, int) else image_size and tuple(image_size)
+    size = None if image_size is None else each_side(image_size)
     check_plain(model_args or {}, name)
     target = _target(name)
     if name in _OWN:

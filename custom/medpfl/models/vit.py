@@ -8,7 +8,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from medpfl.core.errors import UserError
-from medpfl.models.shapes import by, pair
+from medpfl.models.shapes import by, each_side, pair
 
 if TYPE_CHECKING:
     from monai.networks.nets import ViT
@@ -129,7 +129,7 @@ def _vit(
 
 
 def _pair_of_patch(patch_size: int | Sequence[int]) -> tuple[int, int]:
-    patch = (patch_size, patch_size) if isinstance(patch_size, int) else tuple(patch_size)
+    patch = each_side(patch_size)
     if len(patch) != 2 or min(patch) < 1:
         raise UserError(f"patch_size is one positive number or two, got {patch_size!r}")
     return patch

@@ -68,18 +68,18 @@ def partly_trained_further(
     def losses(part: Part, share: float) -> np.ndarray:
         return config.learned.losses(at(share).predictions(part, config, data, model))
 
-    told = evidence(data, "validation")
+    told = evidence(data)
     training = partial(losses, "train") if _training_cases_in_order(data) else None
     share = share_of_further(lambda share: told(losses("validation", share)), training)
     return replace(at(share), name=name, round=after.round)
 
 
-def evidence(data: SiteData, part: Part) -> Callable[[np.ndarray], np.ndarray]:
-    """From the losses of a part's samples, (n,), to those of what is independent, its patients where they are known.
+def evidence(data: SiteData) -> Callable[[np.ndarray], np.ndarray]:
+    """From the losses of validation samples, (n,), to those of what is independent: patients where they are known.
 
     A patient's is the mean over the samples: they go together, so that a sum would say too much.
     """
-    return patient_means(cases(data, part).whose)
+    return patient_means(cases(data, "validation").whose)
 
 
 def _training_cases_in_order(data: SiteData) -> bool:

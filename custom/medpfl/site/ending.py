@@ -179,7 +179,7 @@ class Ending:
         others = [c for r in dict.fromkeys((round_, *compared)) for c in compared[r]]
         learned = self.config.learned
         validated = {id(c): c.predictions("validation", self.config, self.data, model) for c in (*others, alone)}
-        told = evidence(self.data, "validation")
+        told = evidence(self.data)
         other = min(others, key=lambda c: told(learned.losses(validated[id(c)])).mean())
         weight = chosen(
             self.config.resolved_use,

@@ -75,7 +75,7 @@ def chosen_model(
     weight, validation = 0.0, None
     if data.samples("validation"):
         one, two = (c.predictions("validation", config, data, model) for c in (own, other))
-        told = evidence(data, "validation")
+        told = evidence(data)
         train = training_cases(config, data, one)
         weight = chosen(config.resolved_use, lambda w: told(learned.mixed_losses(one, two, w)), train)
         validation = used("validation", weight)

@@ -76,9 +76,9 @@ def repeated(data, times):
 def test_a_patients_loss_is_the_mean_over_the_cases():
     data = images(train=4, validation=4)
     losses = np.array([1.0, 2.0, 3.0, 10.0])
-    assert evidence(data, "validation")(losses).tolist() == losses.tolist()
+    assert evidence(data)(losses).tolist() == losses.tolist()
     known = replace(data, persons={part: torch.tensor([7, 7, 7, 2]) for part in data.labels})
-    assert sorted(evidence(known, "validation")(losses)) == [2.0, 10.0]
+    assert sorted(evidence(known)(losses)) == [2.0, 10.0]
 
 
 UNIFORM = np.full((4, 3), 1 / 3), np.zeros(4, int)
@@ -143,7 +143,7 @@ def test_many_images_of_the_same_patients_tell_no_more_than_one_of_each(twins):
         partial = partly_trained_further("p", Candidate("b", 1, one), Candidate("a", 1, half), config(), own, Net())
         two = Candidate("o", 1, other)
         mine, theirs = (c.predictions("validation", config(), own, Net()) for c in (partial, two))
-        told, train = evidence(own, "validation"), training_cases(config(), own, mine)
+        told, train = evidence(own), training_cases(config(), own, mine)
         weights = [
             chosen(rule, lambda w, t=told, pair=(mine, theirs): t(config().learned.mixed_losses(*pair, w)), train)
             for rule in ("blend", "best")
@@ -172,12 +172,12 @@ def test_a_patient_of_many_slices_is_one_training_case():
     predicted = config().learned.predict(Net(), known, "validation")
     assert len(predicted[0]) == 4
     assert training_cases(config(), known, predicted) == pytest.approx(20, rel=1e-4)
-    assert evidence(known, "validation")(np.arange(4.0)).tolist() == [0, 1, 2, 3]
+    assert evidence(known)(np.arange(4.0)).tolist() == [0, 1, 2, 3]
 
 
 def test_best_counts_patients_and_not_their_cases():
     data = images(validation=40)
     known = replace(data, persons={part: torch.arange(len(of)) % 4 for part, of in data.labels.items()})
     for own, taken in ((data, 1.0), (known, 0.0)):
-        told = evidence(own, "validation")
+        told = evidence(own)
         assert chosen("best", lambda w, t=told: t(np.full(40, 0.6 - 0.1 * w)), 50) == taken

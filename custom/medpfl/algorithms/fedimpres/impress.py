@@ -45,8 +45,8 @@ def impression_maker(
         initial_personal: the personal part of the first model.
         start: (n, C, H, W) float32 as models take them.
         settings: the method's.
-        stop: whether the run is to end; the function then raises :class:`~medpfl.core.errors.Stopped` within a step's
-        time.
+        stop: whether the run is to end; the function then raises :class:`~medpfl.core.errors.Stopped` within the time
+            of a step.
     """
 
     def impress(shared: State) -> tuple[State, dict[str, Any]]:
