@@ -52,6 +52,23 @@ def test_a_run_is_what_the_command_would_write():
     assert repr(run).startswith("FedBN: 0.")
 
 
+def test_progress_is_a_bar_on_a_terminal_and_lines_in_a_notebook(monkeypatch, capsys):
+    asked = OWN | {"quiet": False, "alone": "no"}
+    medpfl.run("fedavg", **asked)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    medpfl.run("fedavg", **asked)
+    assert "fedavg: starting" in capsys.readouterr().out
+    medpfl.run("fedavg", **asked | {"quiet": True})
+    assert capsys.readouterr().out == ""
+
+    said = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda segments, text: said.append(text.strip()))
+    medpfl.run("fedavg", **asked)
+    assert said[0] == "fedavg: preparing sites" and said[-1] == "fedavg: testing"
+
+
 def test_the_models_are_those_that_the_sites_use():
     run = medpfl.run("ditto", **OWN | {"sites": ["north-1", "south-2"]})
     assert list(run.models) == ["north-1", "south-2"]

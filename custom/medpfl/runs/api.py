@@ -120,7 +120,7 @@ def run(
     asked = _asked(env, threads, data=data, model=model, sites=sites, settings=settings, **fields)
     with _folder(out) as (folder, temporary):
         config = config_of(algorithm, asked)
-        with _shown(quiet, config.algorithm, config.rounds) as watch:
+        with _shown(quiet, config.algorithm, config) as watch:
             results = run_experiment(
                 config,
                 folder,
@@ -260,4 +260,6 @@ def _folder(out: str | os.PathLike | None) -> Iterator[tuple[Path, TemporaryDire
 
 def _shown(quiet: bool, title: str, config: RunConfig) -> AbstractContextManager[Watch]:
     console = Console(emoji=False)
-    return nullcontext(watch_nothing) if quiet or not console.is_terminal else progress_of(console, title, config)
+    if quiet or not (console.is_terminal or console.is_jupyter):
+        return nullcontext(watch_nothing)
+    return progress_of(console, title, config)
