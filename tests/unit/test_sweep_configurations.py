@@ -7,6 +7,7 @@ import pytest
 from sweeping import said, swept
 
 from medpfl.core.errors import UserError
+from medpfl.data.sites import as_data_say
 from medpfl.runs.asked import configs_of, variants_of
 from medpfl.runs.sweep import Sweep, _methods
 
@@ -19,6 +20,18 @@ def test_files_of_variants_and_of_values_are_named_by_their_whole_paths(tmp_path
     made += configs_of(["fedap:pretrain=a.safetensors"], 1, said())
     given = [run.all_settings["pretrain"] for _, run in made if run.algorithm == "fedap"]
     assert given == [str(tmp_path / "a.safetensors")] * 2
+
+
+def test_files_in_the_home_folder_are_found_there(tmp_path, monkeypatch):
+    """No shell puts the home folder for ``~`` behind a colon, and Python does not at all."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "ct").mkdir()
+    given = said(init="~/w.safetensors", data="~/ct")
+    assert (given["init"], given["data"]) == (str(tmp_path / "w.safetensors"), str(tmp_path / "ct"))
+    divided = as_data_say("fedavg", {"partition": "file:~/p.json", "sites": 2})
+    assert divided["partition"] == f"file:{tmp_path / 'p.json'}"
+    runs = configs_of(["fedap:pretrain=~/a.safetensors"], 1, said())
+    assert [run.all_settings.get("pretrain") for _, run in runs] == [None, str(tmp_path / "a.safetensors")]
 
 
 def test_two_values_of_one_folder_are_refused(tmp_path, monkeypatch):

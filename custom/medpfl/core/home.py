@@ -15,6 +15,11 @@ def at_home(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def whole(path: str | os.PathLike[str]) -> str:
+    """The whole path, for who reads it in another folder: links followed, a home folder for ``~``."""
+    return os.path.realpath(at_home(path))
+
+
 def name_the_user() -> None:
     """Gives a user whom the system does not know, as in a container, the number as a name: MONAI's import asks for one.
 

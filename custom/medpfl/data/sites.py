@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from medpfl.algorithms import algorithm as method
 from medpfl.config.run import RunConfig
 from medpfl.config.settings import paths
 from medpfl.core.errors import UserError
+from medpfl.core.home import at_home, whole
 from medpfl.data.kinds.kind import CentreKind, Kind
 from medpfl.data.kinds.npz.catalog import SAMPLE
 from medpfl.data.kinds.npz.medmnist import known_set
@@ -85,17 +85,17 @@ def whole_path(data: str | None) -> str | None:
     """Data by the whole path of their file or folder, where they are one; UserError for a path of which nothing is."""
     if data and (wrong := absent(data)):
         raise UserError(f"--data {wrong}")
-    if not data or not (path := Path(data)).exists():
+    if not data or not (path := at_home(data)).exists():
         return data
     # A folder may happen to be called like a data set that is meant.
     if path.is_dir() and meant(data) != path:
         return data
-    return str(path.resolve())
+    return whole(path)
 
 
 def _whole(partition: str | None) -> str | None:
     if partition and partition.startswith("file:"):
-        return f"file:{os.path.realpath(partition.removeprefix('file:'))}"
+        return f"file:{whole(partition.removeprefix('file:'))}"
     return partition
 
 
@@ -103,7 +103,7 @@ def _with_whole_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(settings)
     for name, words in paths().items():
         if isinstance(path := found.get(name), str) and path not in words:
-            found[name] = os.path.realpath(path)
+            found[name] = whole(path)
     return found
 
 

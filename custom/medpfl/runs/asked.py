@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -12,6 +11,7 @@ from medpfl.algorithms import LOCAL, taken_up
 from medpfl.algorithms import algorithm as method
 from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig, make_config, published_defaults
+from medpfl.core.home import whole
 from medpfl.core.permitted_code import permit
 from medpfl.data.kinds.npz.catalog import SAMPLE
 from medpfl.data.kinds.registry import kind_of
@@ -39,7 +39,7 @@ def as_meant(fields: Fields) -> dict[str, Any]:
         "data": whole_path(fields["data"]),
         **_sites(fields["sites"]),
         "held_out": int(held_out) if str(held_out).isdecimal() else held_out,
-        "init": fields["init"] and os.path.realpath(fields["init"]),
+        "init": fields["init"] and whole(fields["init"]),
         "augment": content(fields["augment"]),
     }
 
