@@ -134,7 +134,7 @@ def test_prepare_fetches_once(home, published, monkeypatch):
     assert find("breastmnist") == target
     monkeypatch.setattr(download, "_download", None)
     assert prepare("breastmnist") == target
-    assert prepare(SAMPLE) == find(SAMPLE)
+    assert all(prepare(name) == find(name) for name in (SAMPLE, MASKED_SAMPLE))
 
 
 def test_prepare_replaces_a_damaged_file(home, published):

@@ -18,7 +18,7 @@ from typing import IO
 
 from medpfl.core.errors import UserError
 from medpfl.data.elsewhere import ELSEWHERE
-from medpfl.data.kinds.npz.catalog import SAMPLE, find
+from medpfl.data.kinds.npz.catalog import MASKED_SAMPLE, SAMPLE, find
 from medpfl.data.kinds.npz.medmnist import MEDMNIST, SIZES, official
 from medpfl.data.kinds.npz.npz_file import file_md5
 from medpfl.data.places import cache_folder, folders
@@ -40,8 +40,8 @@ def prepare(name: str, size: int = 28, progress: Progress | None = None) -> Path
         UserError: no such set or size, no connection, a wrong checksum, or a folder that cannot be written.
     """
     name = name.lower()
-    if name == SAMPLE:
-        return find(SAMPLE)
+    if name in (SAMPLE, MASKED_SAMPLE):  # which came with the package
+        return find(name)
     if name in ELSEWHERE:
         raise UserError(ELSEWHERE[name].in_words(name))
     if size not in SIZES:
