@@ -51,6 +51,9 @@ class Run(Protocol):
 class Source(Protocol):
     """What mechanisms see of where data come from (:class:`medpfl.data.source.DataSource`)."""
 
+    def site(self, name: str, device: torch.device) -> SiteData:
+        """One site's data, on the device."""
+
     def model_arguments(self) -> dict[str, Any]:
         """``in_channels``, ``num_classes`` and ``image_size`` for the model, as far as the data say."""
 

@@ -11,7 +11,7 @@ OF_SITES = "medpfl-site"
 _asked = threading.local()
 
 
-class Stopped(BaseException):
+class Abandoned(BaseException):
     """In a thread that was asked to stop: no error of its work, so that nothing on the way takes it for one."""
 
 
@@ -29,11 +29,11 @@ def stop_if_asked() -> None:
     """Between two batches, trained on or predicted: nothing is half-written there.
 
     Raises:
-        Stopped: whoever waits for this thread was interrupted.
+        Abandoned: whoever waits for this thread was interrupted.
     """
     stop = getattr(_asked, "stop", None)
     if stop is not None and stop.is_set():
-        raise Stopped
+        raise Abandoned
 
 
 def at_work() -> bool:

@@ -241,13 +241,18 @@ def _notes(config: RunConfig, state: ServerState, data: Mapping[str, Any]) -> li
     return notes
 
 
+def _selecting(config: RunConfig, state: ServerState) -> str:
+    """The measure by which the round is selected: where the run chooses it, what it chose."""
+    return (state.selection or {}).get("measure", config.select_by)
+
+
 def _told_validation(state: ServerState, site: str) -> bool:
     return any(record["sites"].get(site, {}).get("validation") for record in state.history)
 
 
 def _nothing_told_rounds_apart(config: RunConfig, state: ServerState) -> list[str]:
     """Where all rounds are as bad as can be, which of them is reported means nothing."""
-    by = (state.selection or {}).get("measure", config.select_by)
+    by = _selecting(config, state)
     measure = next((m for m in config.learned.measures if m.name == by and m.better == "higher"), None)
     if state.phase != "done" or measure is None or not state.best_round or len(state.history) < 2:
         return []
@@ -356,7 +361,7 @@ def _unselected(config: RunConfig, state: ServerState) -> str:
     ]
     if not told:
         return "There were no validation images, or no site told how it did on them, so the last round is reported."
-    by = (state.selection or {}).get("measure", config.select_by)
+    by = _selecting(config, state)
     measure = next((m.title for m in config.learned.measures if m.name == by), by)
     known = [name for name in config.learned.selecting if any(of.get(name) is not None for of in told)]
     other = f"; {', '.join(known)} they told (--select-by)" if known else ""

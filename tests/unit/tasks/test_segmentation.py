@@ -14,7 +14,7 @@ from torch import nn
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import Case, MaskedImages, MaskedVolumes
 from medpfl.core.site_data import PARTS, looked_at_once
-from medpfl.core.stopping import Stopped, ends_when
+from medpfl.core.stopping import Abandoned, ends_when
 from medpfl.models.blend import blended, restored
 from medpfl.tasks import TASKS
 from medpfl.tasks.segmentation.judging import Judged, judge, predicted, surface_distances
@@ -164,7 +164,7 @@ VOLUMES = MaskedVolumes(
 def test_who_is_asked_to_stop_judges_no_further(data):
     stop = threading.Event()
     stop.set()
-    with ends_when(stop), pytest.raises(Stopped):
+    with ends_when(stop), pytest.raises(Abandoned):
         judge(Pixelwise(), data, "test", surfaces=False)
 
 

@@ -172,7 +172,7 @@ class PersonalizedExecutor(Executor):
         from medpfl.flare.transport.filter import GATE
         from medpfl.site.gate import Gate
 
-        gate = self._ready[0].gate if self._ready else Gate({}, {})
+        gate = self._ready[0].gate if self._ready else Gate({})
         words = gate.reason(reason, more)
         fl_ctx.set_prop(GATE, (gate, None), private=True, sticky=False)
         return _refusal(words)
