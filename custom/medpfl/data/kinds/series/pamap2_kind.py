@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,9 +11,9 @@ import numpy as np
 import torch
 from pydantic import Field, ValidationInfo, field_validator
 
-from medpfl.core.errors import TornFile, UserError
-from medpfl.core.statefile import read_state, write_state
+from medpfl.core.errors import UserError
 from medpfl.data.arguments import read_arguments
+from medpfl.data.decoded_cache import kept, key_of
 from medpfl.data.kinds.series.pamap2 import (
     ACTIVITIES,
     CHANNELS,
@@ -29,13 +27,11 @@ from medpfl.data.kinds.series.pamap2 import (
 from medpfl.data.kinds.series.reading import MOST_SAMPLES, Positive, SeriesReading
 from medpfl.data.kinds.series.series_kind import SeriesKind
 from medpfl.data.kinds.series.series_set import SeriesSet
-from medpfl.data.places import cache_folder, places, private_folder
+from medpfl.data.places import cache_folder, places
 
 _VERSION = 1
 """Part of every key; a change of reading that changes its output changes this number."""
 CLASSES = tuple(ACTIVITIES.values())
-
-log = logging.getLogger(__name__)
 
 
 class Pamap2Reading(SeriesReading):
@@ -115,17 +111,9 @@ def read_pamap2(folder: Path, reading: Pamap2Reading) -> SeriesSet:
         UserError: a file is not of PAMAP2's form, there are no windows, or the cache cannot be written.
     """
     files = recordings(folder)
-    file = private_folder(cache_folder() / "pamap2") / f"{_key(files, reading)}.safetensors"
-    try:
-        windows = read_state(file)[0]
-    except (FileNotFoundError, TornFile) as error:
-        if isinstance(error, TornFile):
-            log.warning("a damaged file of the cache is made again: %s", file)
-        windows = _cut(files, reading)
-        try:
-            write_state(file, windows, durable=False)
-        except OSError as failed:
-            raise UserError(f"{file}: the cache cannot be written: {failed.strerror}") from None
+    how = [reading.length, reading.step, reading.gap, reading.stretch]
+    key = key_of((file.resolve() for file in files), _VERSION, CHANNELS, how)
+    windows, _ = kept(cache_folder() / "pamap2", key, lambda: (_cut(files, reading), {}))
     subjects = np.array([subject(one) for one in files])[windows["file"].numpy()]
     groups = np.char.add(np.char.add(subjects, "/"), windows["stretch"].numpy().astype(str))
     sizes = " ".join(f"{one.name} {one.stat().st_size}" for one in files)
@@ -165,12 +153,3 @@ def _cut(files: Sequence[Path], reading: Pamap2Reading) -> dict[str, torch.Tenso
         "stretch": torch.tensor(stretches),
         "file": torch.tensor(which),
     }
-
-
-def _key(files: Sequence[Path], reading: Pamap2Reading) -> str:
-    try:
-        states = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]
-    except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}") from None
-    how = [reading.length, reading.step, reading.gap, reading.stretch]
-    return hashlib.blake2b(json.dumps([_VERSION, CHANNELS, how, states]).encode(), digest_size=20).hexdigest()
