@@ -21,6 +21,7 @@ from medpfl.core.gain import (
     verdict,
 )
 from medpfl.core.measure import BETTER, NONE, Measure
+from medpfl.core.numbers_in_words import count
 from medpfl.core.templates import templates_of
 
 KEPT = (
@@ -206,13 +207,13 @@ def _cases(card: Mapping[str, Any]) -> str:
     so_few = patients.get("validation", judges) < fewest_to_choose(use)
     few = " So few cannot show which model is better." if so_few else ""
     return (
-        f"Test cases: {tested}. The choice of what is used rests on {judges} validation "
-        f"case{'s' * (judges != 1)}{_whose(patients.get('validation'))}.{few}"
+        f"Test cases: {tested}. The choice of what is used rests on "
+        f"{count(judges, 'validation case')}{_whose(patients.get('validation'))}.{few}"
     )
 
 
 def _whose(patients: int | None) -> str:
-    return "" if patients is None else f" of {patients} patient{'s' * (patients != 1)}"
+    return "" if patients is None else f" of {count(patients, 'patient')}"
 
 
 def _value(measure: Measure, measured: Mapping[str, Any] | None) -> str:

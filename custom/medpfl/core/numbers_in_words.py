@@ -12,6 +12,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def many(number: int, noun: str) -> str:
+    """The same of what may be thousands: '1 file', '12,000 files'."""
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
 def size(count: float | None) -> str:
     """Bytes in the unit that reads best (powers of 1000)."""
     if count is None:

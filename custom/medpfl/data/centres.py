@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from medpfl.core.errors import UserError
+from medpfl.core.numbers_in_words import count
 from medpfl.core.site_data import Part
 from medpfl.data.arguments import named_classes
 from medpfl.data.partition.by_patient import divide_patients
@@ -48,13 +49,14 @@ class Centres:
         if len(training) != self.config.sites:
             aside = f" and {len(self.held_out)} held out" if self.held_out else ""
             one = "; --partition dirichlet:A or iid divides it over simulated sites" if len(self.names) == 1 else ""
-            count = f"{len(training)} centre{'s' * (len(training) != 1)}"
             asked, rest = self.config.names or (), ""
             if asked and set(asked) < set(training):
                 out = ",".join(name for name in self.names if name not in asked)
                 rest = f"; --held-out {out} keeps the others out of training"
             wanted = ",".join(asked) or self.config.sites
-            raise UserError(f"--sites {wanted}: {self.root} has {count} to train at{aside}{rest}{one}")
+            raise UserError(
+                f"--sites {wanted}: {self.root} has {count(len(training), 'centre')} to train at{aside}{rest}{one}"
+            )
         names = self.config.site_names
         if (wrong := set(names) - set(training)) and len(wrong) < len(names):
             raise UserError(

@@ -17,6 +17,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.declarations import AllButAdaptersAndTop, Union, counts_layers, parse_declaration
 from medpfl.core.errors import UserError, first_line
 from medpfl.core.frozen import freeze, frozen_names
+from medpfl.core.numbers_in_words import count
 from medpfl.core.parameters import ParameterSplit, StateError
 from medpfl.core.seeding import derive_seed, drawn_apart, seed_global
 from medpfl.core.threads import intra_op_threads
@@ -150,7 +151,7 @@ def pick_device(config: RunConfig) -> torch.device:
     if device.type == "cuda":
         if (there := torch.cuda.device_count()) <= (device.index or 0):
             last = f"cuda:{there - 1}" if there > 1 else "cuda"
-            raise UserError(f"--device {config.device}: torch sees {there} GPU{'s' * (there != 1)} here, up to {last}")
+            raise UserError(f"--device {config.device}: torch sees {count(there, 'GPU')} here, up to {last}")
         torch.backends.cudnn.deterministic = True
     return device
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
+from medpfl.core.numbers_in_words import count, many
 from medpfl.core.site_data import PARTS
 from medpfl.data.arguments import named_classes, read_arguments
 from medpfl.data.files import PICTURES, files_below, unread_pictures
@@ -64,7 +65,7 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
     except UserError as error:
         return [Finding("error", str(error))]
     number, kinds = len(layout.centres), "labels, several a picture" if layout.several else "classes"
-    head = f"{layout.root.resolve().name}, {number} centre{'s' * (number != 1)}, {kinds}: {', '.join(layout.classes)}"
+    head = f"{layout.root.resolve().name}, {count(number, 'centre')}, {kinds}: {', '.join(layout.classes)}"
     report = [Finding("ok", head), *(Finding("warning", f"{name}: no picture in it") for name in layout.unused)]
     if not asked:
         report.append(Finding("note", _ORDER))
@@ -88,7 +89,7 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
         report.append(Finding("warning", unread))
     other = len(files) - sum(map(len, layout.centres.values())) - len(labelled)
     if other:
-        report.append(Finding("ok", f"{other:,} other file{'s' * (other != 1)} in the folder, not read"))
+        report.append(Finding("ok", f"{many(other, 'other file')} in the folder, not read"))
     if layout.people:
         report += people(layout.centres)
     return report + repeated(good, layout.classes)
@@ -99,8 +100,8 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
     counts = layout.counts(pictures)
     listed = counted([picture.target for picture in pictures], layout.classes, "picture")
     people = count_people(pictures)
-    whose = f" of {people:,} patient{'s' * (people != 1)}" if people < len(pictures) else ""
-    found = [("ok", f"{len(pictures):,} picture{'s' * (len(pictures) != 1)}{whose}: {listed}")]
+    whose = f" of {many(people, 'patient')}" if people < len(pictures) else ""
+    found = [("ok", f"{many(len(pictures), 'picture')}{whose}: {listed}")]
     alone = [p for p in pictures if p.patient == p.id and p.file.suffix.lower() in PICTURES]
     if layout.people and alone:
         words = f"{len(alone):,} of them have no patient, {alone[0].file} first: each counts as its own"

@@ -17,6 +17,7 @@ from nibabel.orientations import apply_orientation, io_orientation, ornt_transfo
 from torch import Tensor
 
 from medpfl.core.errors import UserError, first_line
+from medpfl.core.numbers_in_words import count
 from medpfl.data.kinds.scans.nifti import require_whole
 from medpfl.data.kinds.scans.values import without_offset, without_sign
 
@@ -83,7 +84,7 @@ class LoadVolumed(MapTransform):
         if values.ndim != 4 or len(values) != self.channels:
             there = "×".join(map(str, values.shape[1:])) + f" with {len(values)} channels" * (values.ndim == 4)
             raise UserError(
-                f"{file}: is {there}; a volume with {self.channels} channel{'s' * (self.channels > 1)} is needed "
+                f"{file}: is {there}; a volume with {count(self.channels, 'channel')} is needed "
                 "(--data-arg channels=N says how many)"
             )
         known = np.isfinite(values)

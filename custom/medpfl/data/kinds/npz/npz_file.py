@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from medpfl.core.errors import UserError
-from medpfl.core.numbers_in_words import by
+from medpfl.core.numbers_in_words import by, count
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.files import composed
 from medpfl.data.kinds.npz.medmnist import known_set
@@ -67,7 +67,7 @@ def channels_first(dataset: ImageDataset) -> str:
     depth = dataset.images.shape[1]
     if not dataset.volumes or depth not in _CHANNELS:
         return ""
-    return f"volumes of {depth} slice{'s' * (depth != 1)}: {_CHANNELS[depth]}"
+    return f"volumes of {count(depth, 'slice')}: {_CHANNELS[depth]}"
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import numpy as np
 from medpfl.algorithms import LOCAL
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
+from medpfl.core.numbers_in_words import count, many
 from medpfl.core.site_data import PARTS
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.series.series_set import SeriesSet
@@ -51,7 +52,7 @@ def _findings(
     data: SeriesSet, classes: tuple[str, ...], normalise: str, divide: tuple[float, ...]
 ) -> Iterator[Finding]:
     n, channels, length = data.values.shape
-    yield Finding("ok", f"{n:,} windows of {channels} channel{'s' * (channels != 1)} and {length:,} samples")
+    yield Finding("ok", f"{n:,} windows of {count(channels, 'channel')} and {length:,} samples")
     counts = np.bincount(data.labels, minlength=len(classes))
     called = [f"{label} {name}" if name != str(label) else name for label, name in enumerate(classes)]
     listed = ", ".join(f"{name}: {count:,}" for name, count in zip(called, counts, strict=True))
@@ -71,7 +72,7 @@ def _findings(
             yield Finding("error", f"{centre}: {error}")
             continue
         number = len(np.unique(data.persons[data.centres == centre])) if data.persons is not None else 0
-        whose = f" of {number:,} patient{'s' * (number != 1)}" if number else ""
+        whose = f" of {many(number, 'patient')}" if number else ""
         sizes = ", ".join(f"{part} {len(parts[part]):,}" for part in PARTS)
         by = "the file's split" if data.split is not None else "the default split"
         yield Finding("ok", f"{centre}: {len(windows):,} windows{whose}; by {by} {sizes}")
