@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
-from medpfl.core.errors import UserError, printable, printably
+from medpfl.core.errors import UserError, printable, printably, user_error_in
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ def in_one_line(function: Callable[..., T]) -> Callable[..., T]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if not _in_monais_command() or (cause := _user_error(error)) is None:
+            if not _in_monais_command() or (cause := user_error_in(error)) is None:
                 raise
             sys.exit(printable(f"medpfl: {cause}"))
 
@@ -58,7 +58,7 @@ def each(items: Sequence[dict[str, Any]], answer: Callable[[int], dict[str, Any]
                 raise UserError(why)
             results.append(answer(number))
         except Exception as error:
-            if (cause := _user_error(error)) is None:
+            if (cause := user_error_in(error)) is None:
                 raise
             left_out.append({"name": item["name"], "why": str(cause)})
     if not results:
@@ -79,9 +79,3 @@ def end(found: dict[str, list[dict[str, Any]]]) -> None:
 def _in_monais_command() -> bool:
     main = getattr(sys.modules["__main__"], "__spec__", None)
     return main is not None and main.name == "monai.bundle.__main__"
-
-
-def _user_error(error: BaseException | None) -> UserError | None:
-    while error is not None and not isinstance(error, UserError):
-        error = error.__cause__
-    return error

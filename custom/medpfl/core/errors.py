@@ -36,6 +36,13 @@ class Interrupted(Exception):
     """The user no longer waits for work that goes on elsewhere; the message says how to come back to it."""
 
 
+def user_error_in(error: BaseException | None) -> UserError | None:
+    """The UserError that an exception is, or is of: MONAI wraps what a transform raises, once for each Compose."""
+    while error is not None and not isinstance(error, UserError):
+        error = error.__cause__
+    return error
+
+
 def printable(text: str) -> str:
     """A text for a terminal, with what the terminal would obey (escape sequences, turned writing) in ``\\x1b`` form."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

@@ -15,7 +15,7 @@ from monai.data import MetaTensor
 from nibabel.orientations import inv_ornt_aff, io_orientation
 from torch import Tensor
 
-from medpfl.core.errors import UserError, first_line
+from medpfl.core.errors import UserError, first_line, user_error_in
 from medpfl.core.masked_data import Spacing
 from medpfl.core.numbers_in_words import by
 from medpfl.data.finding import Finding
@@ -165,11 +165,7 @@ def _run(item: dict, reading: Reading) -> dict:
     try:
         return _steps(reading)(item)
     except RuntimeError as error:
-        # MONAI wraps what a transform raises, once for each Compose.
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, UserError):
-            cause = cause.__cause__
-        if cause is None:
+        if (cause := user_error_in(error)) is None:
             raise
         raise cause from None
 
