@@ -267,3 +267,16 @@ def test_a_job_for_which_there_is_no_room_is_named_and_an_earlier_one_stays(tmp_
             export_job(run, job)
     assert list(tmp_path.iterdir()) == [before]
     assert (before / "meta.json").read_bytes() == was
+
+
+def _of_a_session():
+    """A function that no file has, as one typed into a session or a notebook."""
+    session = {"__name__": "session"}
+    exec("def hospital(site, seed): ...", session)
+    return session["hospital"]
+
+
+@pytest.mark.parametrize("code", [_of_a_session(), len])
+def test_code_that_no_file_has_cannot_be_sent_and_is_named(code):
+    with pytest.raises(UserError, match=rf"{code.__name__} cannot be sent to the sites: no file has it"):
+        PersonalizedRecipe(algorithm="fedavg", data=code, sites=2)

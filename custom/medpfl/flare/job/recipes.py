@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -267,12 +268,17 @@ def allow_package(local: Path) -> None:
 
 
 def _import_spec(thing: Callable[..., Any]) -> tuple[str, str]:
-    """``module:name`` of a class or function, and the file that defines it."""
+    """``module:name`` of a class or function, and the file that defines it; UserError where nothing can be sent."""
     name = getattr(thing, "__qualname__", "")
     if not name or "." in name or "<" in name:
         raise UserError(f"{thing!r} cannot be sent to the sites: give a class or function from a module's top level")
-    source = inspect.getsourcefile(thing)
-    module = thing.__module__
+    module, source = thing.__module__, None
+    with suppress(TypeError, OSError):  # what is not written in Python, and a session's own
+        source = inspect.getsourcefile(thing)
+    if source is None or not Path(source).is_file():
+        raise UserError(
+            f"{module}:{name} cannot be sent to the sites: no file has it; put it into one, and import it from there"
+        )
     if module == "__main__":
         module = Path(source).stem
     if str(Path(source).parent) not in sys.path:
