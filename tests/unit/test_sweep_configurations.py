@@ -26,7 +26,9 @@ def test_files_in_the_home_folder_are_found_there(tmp_path, monkeypatch):
     """No shell puts the home folder for ``~`` behind a colon, and Python does not at all."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "ct").mkdir()
-    given = said(init="~/w.safetensors", data="~/ct")
+    (tmp_path / "a.yml").write_text("transforms: []")
+    given = said(init="~/w.safetensors", data="~/ct", augment="~/a.yml")
+    assert given["augment"] == {"transforms": []}
     assert (given["init"], given["data"]) == (str(tmp_path / "w.safetensors"), str(tmp_path / "ct"))
     divided = as_data_say("fedavg", {"partition": "file:~/p.json", "sites": 2})
     assert divided["partition"] == f"file:{tmp_path / 'p.json'}"

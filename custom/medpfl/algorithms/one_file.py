@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from medpfl.core.errors import UserError, first_line
+from medpfl.core.home import at_home
 from medpfl.core.near import did_you_mean
 
 VARIABLE = "MEDPFL_METHODS"
@@ -50,7 +51,7 @@ def found(spec: str, known: Collection[str]) -> tuple[str, Any]:
         UserError: there is no such file, module or name, or it cannot be imported.
     """
     head, _, name = spec.rpartition(":")
-    file = Path(head).resolve() if head.endswith(".py") else None
+    file = at_home(head).resolve() if head.endswith(".py") else None
     if file:
         head = _importable(file, spec)
     try:

@@ -34,6 +34,7 @@ from medpfl.algorithms import algorithms
 from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
+from medpfl.core.home import whole
 from medpfl.core.statefile import serialised_bytes
 from medpfl.core.version import NOT_IN_JOBS
 from medpfl.core.whole_file import write_bytes
@@ -174,7 +175,7 @@ class PersonalizedRecipe(PackageRecipe):
         require_carried(federation)
         # Without a quorum of the user's, FLARE holds the job until all sites are there.
         job = SitesJob(name or f"{config.algorithm}-job", config.min_sites or config.sites, config.names)
-        state = None if state_dir is None else str(Path(state_dir).resolve())
+        state = None if state_dir is None else whole(state_dir)
         job.to_server(PersonalizedController(for_server(config), experiment, state), id="medpfl_controller")
         at_sites = PersonalizedExecutor(
             for_sites(config.model_copy(update={"init": federation.config.init})), experiment, state

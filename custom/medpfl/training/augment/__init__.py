@@ -6,7 +6,6 @@ Evaluations, and statistics that a method takes of a site's data, see images as 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ import yaml
 from torch import Tensor
 
 from medpfl.core.errors import UserError
+from medpfl.core.home import at_home
 from medpfl.core.near import did_you_mean
 from medpfl.training.augment.presets import PRESETS, Preset
 
@@ -60,10 +60,10 @@ def content(given: Spec | None) -> Spec | None:
     Raises:
         UserError: the file cannot be read, or is no mapping.
     """
-    if not isinstance(given, str) or given == NONE or given in PRESETS or not Path(given).is_file():
+    if not isinstance(given, str) or given == NONE or given in PRESETS or not (file := at_home(given)).is_file():
         return given
     try:
-        found = yaml.safe_load(Path(given).read_text(encoding="utf-8"))
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"--augment {given}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
