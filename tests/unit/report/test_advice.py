@@ -136,6 +136,7 @@ def test_distances_by_hand():
         (features(train=2000, skew=0.02), ["many training samples", "much the same classes", "about equal sizes (0 %"]),
         (features(skew=0.5, unevenness=0.4), ["different classes", "very uneven sizes (40 %"]),
         (features(shift=True, train=427), ["some hundred training", "images that look different from site to site."]),
+        (features(train=1234567.5), ["many training samples each (median 1234567.5)"]),
         (features(skew=None, shift=None), ["(median 73) and about equal sizes"]),
     ],
 )

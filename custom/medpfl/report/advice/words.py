@@ -36,7 +36,7 @@ _MOST_SITES, _MOST_REGIMES, _MOST_ROWS = 12, 5, 6
 def regime_in_words(f: Features) -> str:
     """What regime it is, in a sentence."""
     amount = "few" if f.train < 200 else "many" if f.train >= 1000 else "some hundred"
-    parts = [f"{f.sites} sites with {amount} training samples each (median {f.train:g})"]
+    parts = [f"{f.sites} sites with {amount} training samples each (median {_number(f.train)})"]
     if f.skew is not None:
         kinds = {0.15: "much the same", 0.4: "somewhat different", 0.7: "different", 2: "very different"}
         kind = next(kind for below, kind in kinds.items() if f.skew < below)
@@ -48,6 +48,11 @@ def regime_in_words(f: Features) -> str:
             "images that look different from site to site" if f.shift else "images that look alike at all sites"
         )
     return f"{', '.join(parts[:-1])} and {parts[-1]}."
+
+
+def _number(samples: float) -> str:
+    """A number of samples, or the half between two."""
+    return f"{samples:.10g}"
 
 
 def left_open(f: Features, sites: Sequence[SiteNumbers], measure: Measure) -> list[str]:
@@ -256,7 +261,7 @@ def _numbers_table(sites: Sequence[SiteNumbers]) -> Table:
         return table
     for name, of in (("least", min), ("median", median), ("most", max)):
         told = [sum(number > 0 for number in site.classes.values()) for site in sites if site.classes]
-        numbers = [f"{of([getattr(site, part) for site in sites]):g}" for part in PARTS]
+        numbers = [_number(of([getattr(site, part) for site in sites])) for part in PARTS]
         table.add_row(f"{name} of {len(sites)} sites", *numbers, f"{of(told):g}" if told else NONE)
     return table
 
