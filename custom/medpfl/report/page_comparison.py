@@ -17,12 +17,9 @@ from medpfl.report.every_pair import TITLE, pair_note, pair_rows
 from medpfl.report.measures import first, selecting
 from medpfl.report.page_parts import Part, Section, Table
 from medpfl.report.page_run import courses_of, partition
-from medpfl.report.reading import Results, round_series
-from medpfl.report.side_by_side import Comparison, alone
+from medpfl.report.reading import round_series
+from medpfl.report.side_by_side import Comparison, Groups, alone
 from medpfl.report.trained_alone import REFERENCE
-
-Groups = dict[str, dict[Any, Results]]
-"""Label to the group's runs by seed."""
 
 Level = tuple[str, float] | None
 """Name and value of the dashed line: local training, or each run's own rival."""
