@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from medpfl.core.edge_sums import edge_sums
 from medpfl.core.seeding import changes_of
-from medpfl.core.site_data import Batch, ImageTensors, Part, SiteData, batch_sizes, batches_of, edge_sums, scale
+from medpfl.core.site_data import Batch, ImageTensors, Part, SiteData, batch_sizes, batches_of, scale
 
 Spacing = tuple[float, float, float]
 
@@ -193,7 +194,7 @@ class MaskedVolumes:
         return found.to(self.device)
 
     def digest(self) -> bytes:
-        """See :class:`SiteData`: of masks and every volume's :func:`~medpfl.core.site_data.edge_sums`."""
+        """See :class:`SiteData`: of masks and every volume's :func:`~medpfl.core.edge_sums.edge_sums`."""
         found = hashlib.blake2b(digest_size=16)
         for part in sorted(self.masks):
             for image, mask in zip(self.images[part], self.masks[part], strict=True):

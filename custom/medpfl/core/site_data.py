@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from medpfl.core.balanced import balanced_order, counts_of, repeated
+from medpfl.core.edge_sums import edge_sums
 from medpfl.core.own_loaders import (
     BALANCED,
     NOT_IN_ORDER,
@@ -371,28 +372,6 @@ def padded(images: Tensor, edge: int) -> Tensor:
     size = images.shape[-1]
     before = (edge - size) // 2
     return pad(images, (before, edge - size - before) * 2) if edge != size else images
-
-
-def bits(tensor: Tensor) -> Tensor:
-    """A contiguous tensor as whole numbers of the same bits."""
-    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
-
-
-def edge_sums(samples: Tensor) -> Tensor:
-    """What tells samples (n, ...) from others, and from the same mirrored or turned, (n, the sum of their edges) int64.
-
-    For each axis the sums over all others of the bits as whole numbers, so that another device or number of threads
-    gives the same.
-    """
-    return torch.cat([_edge_sums(some) for some in bits(samples).split(_IMAGES)])
-
-
-def _edge_sums(whole: Tensor) -> Tensor:
-    found = []
-    while whole.ndim > 2:
-        found.append(whole.sum(list(range(1, whole.ndim - 1)), dtype=torch.int64))
-        whole = whole.sum(-1, dtype=torch.int64)
-    return torch.cat([*found, whole.long()], 1)
 
 
 def scale(images: Tensor) -> Tensor:
