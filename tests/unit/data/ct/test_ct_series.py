@@ -76,6 +76,8 @@ def _as_text(keyword, value):
         (_set(NumberOfFrames=1, SOPClassUID="1.2.840.10008.5.1.4.1.1.2.1"), "Enhanced CT"),
         (lambda n, d: _set(NumberOfFrames=4, PixelData=d.PixelData * 4)(n, d), "a multi-frame file"),
         (_set(ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"]), "localizer"),
+        (_on(3, ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"]), r"among its slices \(1 of 12 files, 003.dcm first\)"),
+        (_as_text("RescaleSlope", "1,0"), r"000.dcm: has the RescaleSlope 1,0 \(and 11 more\)"),
         (_on(3, PixelSpacing=[0.5, 0.5]), r"mixed pixel spacings .*0.8×0.7 in 000.dcm, 0.5×0.5 in 003.dcm"),
         (_on(3, ImageOrientationPatient=[0, 1, 0, 1, 0, 0]), "mixed orientations"),
         (_on(3, Rows=16, Columns=64), "mixed matrix sizes .*32×32 in 000.dcm, 16×64 in 003.dcm"),
@@ -103,6 +105,16 @@ def test_what_makes_no_volume_is_an_error_in_words(tmp_path, change, words):
     with pytest.raises(AssertionError, match=words):
         raise AssertionError(series.problems[0].message)
     assert str(tmp_path / "s") in series.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"), [("SliceThickness", "2,5"), ("SliceThickness", ["2.5", "2.5"]), ("InstanceNumber", "I7")]
+)
+def test_what_a_volume_does_not_need_may_be_no_number(tmp_path, keyword, value):
+    write_series(tmp_path / "s", chest(), change=_as_text(keyword, value))
+    series = _only(tmp_path)
+    assert series.usable and [file.name for file in series.files] == [f"{n:03d}.dcm" for n in range(12)]
+    assert series.thickness == (None if keyword == "SliceThickness" else 2.5)
 
 
 def test_missing_slices_are_counted_and_located(tmp_path):

@@ -116,6 +116,12 @@ def test_padding_becomes_air(tmp_path, value, limit):
     assert np.array_equal(_load(tmp_path / "s").numpy(), volume.transpose(2, 1, 0))
 
 
+def test_what_a_file_lacks_to_be_decoded_is_named(tmp_path):
+    write_series(tmp_path / "s", chest(), change=lambda n, d: d.pop("PhotometricInterpretation"))
+    with pytest.raises(UserError, match=r"cannot be decoded: Missing required element: .*'Photometric Interpretation'"):
+        _load(tmp_path / "s")
+
+
 def test_values_far_below_air_and_nan_are_air(tmp_path):
     volume = chest().astype(np.float32)
     volume[:, 0], volume[:, 1] = -3024, np.nan

@@ -110,7 +110,7 @@ def _no_image(dataset: Dataset) -> bool:
 
 def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
     frames = int(dataset.get("NumberOfFrames") or 1)
-    thickness, instance = dataset.get("SliceThickness"), dataset.get("InstanceNumber")
+    thickness, instance = _number(dataset.get("SliceThickness")), _number(dataset.get("InstanceNumber"))
     kernel = dataset.get("ConvolutionKernel") or ""
     return Header(
         path=path,
@@ -123,7 +123,7 @@ def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
         position=_numbers(dataset.get("ImagePositionPatient"), 3),
         orientation=_numbers(dataset.get("ImageOrientationPatient"), 6),
         pixel_spacing=_numbers(dataset.get("PixelSpacing"), 2),
-        thickness=float(thickness) if thickness and isfinite(float(thickness)) and thickness > 0 else None,
+        thickness=thickness if thickness and thickness > 0 else None,
         matrix=(int(dataset.get("Rows") or 0), int(dataset.get("Columns") or 0)),
         rescaling=_rescaling(dataset),
         unit=str(dataset.get("RescaleType") or "HU"),
@@ -143,9 +143,18 @@ def _numbers(value: Any, count: int) -> tuple[float, ...] | None:
     return numbers if all(map(isfinite, numbers)) else None
 
 
+def _number(value: Any) -> float | None:
+    """None of what is no finite number, as 2,5 is none: what does not need it can do without it."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):  # nothing, text, or several
+        return None
+    return number if isfinite(number) else None
+
+
 def _rescaling(dataset: Dataset) -> tuple[float, float] | None:
-    slope, intercept = dataset.get("RescaleSlope"), dataset.get("RescaleIntercept")
-    return None if slope is None or intercept is None else (float(slope), float(intercept))
+    slope, intercept = _number(dataset.get("RescaleSlope")), _number(dataset.get("RescaleIntercept"))
+    return None if slope is None or intercept is None else (slope, intercept)
 
 
 def _wrong_rescaling(dataset: Dataset) -> str | None:
@@ -156,7 +165,8 @@ def _wrong_rescaling(dataset: Dataset) -> str | None:
         value = dataset.get(name)
         if name in dataset and value is None:
             return f"has a {name} without a value: has anonymising or a conversion removed it?"
-        if value is not None and not (isfinite(float(value)) and (float(value) or name == "RescaleIntercept")):
+        number = _number(value)
+        if value is not None and (number is None or (name == "RescaleSlope" and not number)):
             return f"has the {name} {value}"
     return None
 

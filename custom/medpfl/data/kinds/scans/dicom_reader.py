@@ -51,6 +51,7 @@ class SeriesReader(PydicomReader):
 
     def _get_array_data(self, img: Dataset, filename: Any) -> np.ndarray:
         try:
+            _ = img.pixel_array  # MONAI asks whether it has one, which would lose the reason why it has none
             values = np.asarray(super()._get_array_data(img, filename), dtype=np.float32)
             padding = padding_of(img)
         except Exception as error:  # Decoders raise whatever they like on damaged pixels.

@@ -224,8 +224,11 @@ def _not_a_volume(headers: Sequence[Header]) -> str | None:
     if any(h.multi_frame for h in headers):
         kind = headers[0].modality
         return f"a multi-frame file (Enhanced {kind}); one file a slice is needed: convert it to classic {kind} images"
-    if any(h.localizer for h in headers):
-        return "a localizer (scout view), not a volume"
+    if localizers := [h for h in headers if h.localizer]:
+        if len(localizers) == len(headers):
+            return "a localizer (scout view), not a volume"
+        count = f"{len(localizers)} of {len(headers)} files"
+        return f"a localizer (scout view) among its slices ({count}, {localizers[0].path.name} first): take it out"
     if len(headers) == 1:
         return "a single slice, not a volume"
     if len(patients := {h.patient for h in headers}) > 1:
