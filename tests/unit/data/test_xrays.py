@@ -15,6 +15,7 @@ from pydicom.pixels import apply_modality_lut, apply_voi_lut
 from xrays import voi_lut, write_hospital, write_xray
 
 from medpfl.bundle.inference import items
+from medpfl.bundle.pictures import ReadPictured
 from medpfl.core.errors import UserError
 from medpfl.data.check import check
 from medpfl.data.kinds.folders.layout import read_layout
@@ -215,6 +216,21 @@ def test_what_has_no_image_is_counted_and_who_has_no_id_too(tmp_path):
     warned = [f.message for f in check(root) if f.level == "warning"]
     assert any(w.startswith("1 DICOM files have no image and are not read") and "sr.dcm" in w for w in warned)
     assert any("1 DICOM images say no PatientID" in w and "who.dcm" in w for w in warned)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"bits": 16}, {"bits": 16, "PhotometricInterpretation": "MONOCHROME1"}, {"WindowCenter": 0, "WindowWidth": 20000}],
+)
+def test_check_and_bundle_say_where_a_header_leaves_hardly_anything_to_be_seen(tmp_path, caplog, fields):
+    root = write_hospital(tmp_path / "thorax")
+    values = np.linspace(0, 4095, 480, dtype=int).reshape(24, 20)
+    flat = write_xray(root / "south" / "ill" / "flat.dcm", values, patient="else", **fields)
+    said = "values within 64 of 255, so that hardly anything is seen: does the header declare more bits, or another "
+    warned = [f.message for f in check(root) if f.level == "warning" and "64 of 255" in f.message]
+    assert [words.startswith(f"south: 1 DICOM image, {flat} first: {said}") for words in warned] == [True]
+    ReadPictured("image")({"image": str(flat)})
+    assert [record.getMessage().startswith(f"{flat}: {said}") for record in caplog.records] == [True]
 
 
 def test_copies_are_found_though_the_header_was_changed(tmp_path):

@@ -18,8 +18,10 @@ from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_
 from medpfl.data.kinds.folders.patient_pattern import all_of_one, keeping_together, level_of_one
 from medpfl.data.kinds.folders.picture_file import (
     DARK,
+    FAINT,
+    TOO_DARK,
     Reading,
-    dark_of_16_bits,
+    faint,
     of_one_colour,
     picture_size,
     read_picture,
@@ -44,9 +46,9 @@ _ONE_PATIENT = "all pictures are of one patient: has PatientID been removed? a t
 _MOST = 20
 """Broken pictures that are listed for a centre; the rest is counted."""
 
-Seen = tuple[tuple[int, int], bool, int, bool] | str
-"""Width and height of a picture, whether all its pixels are alike, the highest, and whether that is low for a file of
-16 bits; or why it cannot be read."""
+Seen = tuple[tuple[int, int], bool, int, str] | str
+"""Width and height of a picture, whether all its pixels are alike, the highest, and that they are too low for the bits
+of its file, in words; or why it cannot be read."""
 
 
 def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
@@ -116,11 +118,16 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
     if good:
         found.append(("ok", _sizes([size for size, *_ in good])))
         highest = max(high for _, _, high, _ in good)
-        dark = [p for p, what in zip(pictures, seen, strict=True) if not isinstance(what, str) and what[3]]
+        dark, few = (
+            [p for p, what in zip(pictures, seen, strict=True) if not isinstance(what, str) and what[3] == words]
+            for words in (TOO_DARK, FAINT)
+        )
+        if few:
+            found.append(("warning", f"{len(few):,} DICOM image{'s' * (len(few) != 1)}, {few[0].file} first: {FAINT}"))
         if highest > DARK and dark:
             words = f"{len(dark):,} files of 16 bits have no pixel above {DARK} of 255, {dark[0].file} first"
             found.append(("warning", f"{words}: values of 12 bits? rescale them first"))
-        if highest <= DARK:
+        if highest <= DARK and len(few) < len(good):
             words = "no pixel of any picture is above {} of 255: values of 12 bits in files of 16? rescale them first"
             found.append(("warning", words.format(highest)))
     found += _divided(layout, centre)
@@ -157,8 +164,7 @@ def _divided(layout: Layout, centre: str) -> Iterator[tuple[str, str]]:
 def _look(picture: Picture) -> Seen:
     try:
         pixels = read_picture(picture.file, Reading(fit="stretch"))
-        alike, dark = of_one_colour(pixels), dark_of_16_bits(picture.file, pixels)
-        return picture_size(picture.file), alike, int(pixels.max()), dark
+        return picture_size(picture.file), of_one_colour(pixels), int(pixels.max()), faint(picture.file, pixels)
     except UserError as error:
         return str(error)
 

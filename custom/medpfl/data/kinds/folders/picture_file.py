@@ -21,6 +21,10 @@ Fit = Literal["crop", "pad", "stretch"]
 DARK = 64
 """Of 255: no pixel of pictures of 14 or 12 bits in files of 16 is above."""
 TOO_DARK = f"16 bits, and no pixel above {DARK} of 255: values of 12 bits? rescale it first"
+FAINT = (
+    f"values within {DARK} of 255, so that hardly anything is seen: does the header declare more bits, or another "
+    "window, than the values have?"
+)
 ONE_COLOUR = "all its pixels are of one colour"
 
 
@@ -124,12 +128,17 @@ def picture_size(file: Path) -> tuple[int, int]:
         return image.size[::-1] if _orientation(image) >= 5 else image.size
 
 
-def dark_of_16_bits(file: Path, pixels: np.ndarray) -> bool:
-    """Whether a file of 16 bits becomes so dark a picture (:func:`read_picture`'s) as values of 12 or 14 bits do."""
-    if is_dicom(file) or pixels.max() > DARK:
-        return False
+def faint(file: Path, pixels: np.ndarray) -> str:
+    """That a picture's values (:func:`read_picture`'s) have fewer bits than its file has for them, in words; else ''.
+
+    A file of 16 bits is dark then; a DICOM image may be bright, turned over, and a wrong window does the same to it.
+    """
+    if is_dicom(file):
+        return FAINT if 0 < np.ptp(pixels) <= DARK else ""
+    if pixels.max() > DARK:
+        return ""
     with open_picture(file) as image:
-        return image.mode.startswith("I")
+        return TOO_DARK if image.mode.startswith("I") else ""
 
 
 def of_one_colour(pixels: np.ndarray) -> bool:
@@ -145,7 +154,7 @@ def odd(file: Path, image: Image) -> list[str]:
         image: of :func:`upright`, in its own size: padding it would hide that it is of one colour.
     """
     pixels = in_square(image, Reading(fit="stretch"))
-    return [ONE_COLOUR] * of_one_colour(pixels) + [TOO_DARK] * dark_of_16_bits(file, pixels)
+    return list(filter(None, (ONE_COLOUR * of_one_colour(pixels), faint(file, pixels))))
 
 
 def exif_turn(file: Path) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import Spacing
-from medpfl.data.kinds.folders.picture_file import TOO_DARK, dark_of_16_bits, of_one_colour, read_picture
+from medpfl.data.kinds.folders.picture_file import faint, of_one_colour, read_picture
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.masked_npz import Arrays
 from medpfl.data.kinds.masks.pair import Pair
@@ -64,8 +64,8 @@ def _picture(pair: Pair, reading: Reading, count: int) -> Seen:
     mask, pixels = read_mask(pair, reading, count), read_picture(pair.image, picture_reading(reading))
     blank = str(pair.image) if of_one_colour(pixels) else ""
     notes = (turned,) if (turned := only_the_picture_turned(pair)) else ()
-    if dark_of_16_bits(pair.image, pixels):
-        notes += (f"{pair.image}: {TOO_DARK}",)
+    if words := faint(pair.image, pixels):
+        notes += (f"{pair.image}: {words}",)
     return Seen(mask.classes.shape, mode_of(pair.image), _counts(mask.classes, count), mask.values, None, notes, blank)
 
 
