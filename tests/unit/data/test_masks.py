@@ -166,6 +166,10 @@ def saved(pixels, **options):
         ),
         (saved(np.eye(40) * 7), r"has the value (7|255), .* has (7|255): two structures"),
         (saved(np.random.default_rng(0).integers(0, 9, (40, 40, 3))), r"9_mask\.png: cannot be read .*in colours"),
+        (
+            lambda file: Image.fromarray(np.eye(40, dtype=np.float32) / 2).save(file, "TIFF"),
+            r"9_mask\.png: has the value 0\.5; the classes of a mask are whole numbers",
+        ),
         (lambda file: file.write_bytes(b"no picture"), r"9_mask\.png: cannot be read"),
         (lambda file: file.with_name("9.png").write_bytes(b"no picture"), r"s2/9\.png: cannot be read"),
     ],

@@ -9,6 +9,7 @@ import pytest
 from masked import (
     CPU,
     config,
+    draw,
     save_nifti,
     volume,
     write_datalist,
@@ -24,6 +25,9 @@ from medpfl.core.site_data import PARTS
 from medpfl.data.check import check
 from medpfl.data.fit import check_fit, other_kind
 from medpfl.data.kinds.masks.mask_kind import MaskKind
+from medpfl.data.kinds.masks.pair import Pair
+from medpfl.data.kinds.masks.picture_pair import read_mask
+from medpfl.data.kinds.masks.reading import Reading
 from medpfl.data.kinds.registry import kind_of, said_kind
 from medpfl.data.sites import open_source
 
@@ -131,6 +135,24 @@ def test_a_palette_that_numbers_black_otherwise_is_refused_unless_its_numbers_ar
     assert wrong not in words(home / "x", "error", values=[0, 1])
     mask.save(file, transparency=0)  # what is not to be seen is the background
     assert wrong not in words(home / "x", "error")
+
+
+def test_what_is_not_to_be_seen_in_a_mask_is_background(tmp_path):
+    _, inside = draw(0)
+    white, part = np.full((40, 40), 255, np.uint8), inside.astype(np.uint8) * 255
+    colours = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+    colours[inside > 0] = 255
+    layers = {
+        "clear": np.dstack([white] * 3 + [part]),
+        "grey": np.dstack([white, part]),
+        "coloured": np.dstack([colours, part]),
+        "no layer": np.dstack([part] * 3 + [0 * white]),
+    }
+    for name, pixels in layers.items():
+        write_picture(tmp_path / "1.png", tmp_path / "m.png", 0)
+        Image.fromarray(pixels).save(tmp_path / "m.png")
+        pair = Pair("a", "b", "c", "d", tmp_path / "1.png", tmp_path / "m.png")
+        assert np.array_equal(read_mask(pair, Reading(), 2).classes, inside > 0), name
 
 
 def test_a_shear_is_said_to_be_taken_out_only_where_it_is(home):

@@ -22,7 +22,7 @@ from medpfl.data.kinds.masks.pair import Pair
 from medpfl.data.kinds.masks.picture_pair import read_pair
 from medpfl.data.kinds.masks.reading import Form, Reading
 
-_VERSION = 5
+_VERSION = 6
 """Part of every key; a change of reading that changes its output changes this number."""
 _LIBRARIES = ("pillow", "pydicom", "nibabel", "monai", "torch")
 """Another version of one may give other values."""

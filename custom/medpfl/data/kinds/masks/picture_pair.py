@@ -80,7 +80,6 @@ def read_mask(pair: Pair, reading: Reading, count: int) -> Mask:
             f"{pair.mask}: is {values.shape[1]}×{values.shape[0]} pixels, its image {pair.image} {width}×{height}: "
             f"both must be of one size{_as_stored(pair, values.shape)}"
         )
-    present = values_in(values)
     if black is not None:
         raise UserError(
             f"{pair.mask}: its palette has black as number {black}, and number 0, which is the background, as another "
@@ -88,6 +87,7 @@ def read_mask(pair: Pair, reading: Reading, count: int) -> Mask:
             "--data-arg values"
         )
     try:
+        present = values_in(values)
         return Mask(to_classes(values, present, count, reading.values), present)
     except ValueError as error:
         raise UserError(f"{pair.mask}: {error}") from None
@@ -111,12 +111,18 @@ def _as_stored(pair: Pair, shape: tuple[int, ...]) -> str:
 
 
 def _plain_values(image: Image) -> np.ndarray:
-    """(H, W): what a file's pixels are, whatever their colour: numbers of a palette too."""
+    """(H, W): what a file's pixels are, whatever their colour: numbers of a palette too.
+
+    What is not to be seen is 0, as in a structure drawn on a clear layer, unless nothing is to be seen.
+    """
     if image.mode == "1":
         return np.asarray(image).astype(np.uint8)
+    seen = np.asarray(image.getchannel("A")) > 0 if image.mode in ("LA", "RGBA") else None
     if image.mode in ("LA", "PA"):
         image = image.getchannel(0)
     values = np.asarray(image)
+    if seen is not None and seen.any():
+        values = values * (seen if values.ndim == 2 else seen[..., None])
     if values.ndim == 3:
         values = values[..., :3]
         if not (values == values[..., :1]).all():
