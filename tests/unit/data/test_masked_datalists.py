@@ -1,10 +1,14 @@
 """Images with masks named by a datalist: parts, sites, patients, and what is refused."""
 
+import re
+import unicodedata
+
 import pytest
 from masked import CPU, SMALL, opened, save_nifti, volume, write_datalist, write_picture, write_volumes
 
 from medpfl.core.errors import UserError
 from medpfl.core.site_data import PARTS
+from medpfl.data.check import check
 from medpfl.data.kinds.masks.datalist import read_datalist
 from medpfl.data.kinds.masks.layout import read_folder
 from medpfl.data.kinds.masks.mask_kind import MaskKind
@@ -111,6 +115,24 @@ def test_a_datalist_that_is_wrong_is_refused(home, lists, words):
         opened(
             write_datalist(home / "list.json", **lists), data_args=SMALL | {"fold": 3} if "fold" in words else SMALL
         ).prepare()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("gone.png", r"gone\.png: there is no such file$"), ("a\\b.png", "file: write / in paths, not .$")],
+)
+@pytest.mark.parametrize("key", ["image", "label"])
+def test_a_picture_that_is_not_there_is_said_to_be_so(home, key, name, words):
+    write_picture(home / "1.png", home / "1_mask.png", 0)
+    file = write_datalist(home / "list.json", training=[{"image": "1.png", "label": "1_mask.png"} | {key: name}])
+    assert [bool(re.search(words, f.message)) for f in check(str(file)) if f.level == "error"] == [True]
+
+
+def test_accents_in_a_datalist_may_be_written_otherwise_than_its_files(home):
+    composed, apart = (unicodedata.normalize(form, "Müller") for form in ("NFC", "NFD"))
+    write_picture(home / apart / "1.png", home / apart / "1_mask.png", 0)
+    entry = {"image": f"{composed}/1.png", "label": f"{composed}/1_mask.png"}
+    assert not [f for f in check(str(write_datalist(home / "list.json", training=[entry]))) if f.level == "error"]
 
 
 def test_files_called_alike_at_two_sites_and_in_several_folds_are_of_several_patients(home):

@@ -15,7 +15,7 @@ from typing import Any
 from medpfl.core.errors import UserError
 from medpfl.core.plain import plain_problem
 from medpfl.core.site_data import Part
-from medpfl.data.files import composed, is_nifti
+from medpfl.data.files import composed, existing, is_nifti
 from medpfl.data.kinds.folders.patient_pattern import patient_in
 from medpfl.data.kinds.masks.pair import Layout, Pair
 from medpfl.data.kinds.masks.pairs import is_image, stem, telling
@@ -71,7 +71,7 @@ def read_datalist(path: Path, reading: Reading) -> Layout:
     centres: dict[str, list[Pair]] = {}
     seen: set[Path] = set()
     for where, part, entry in entries:
-        image, mask = (path.parent / entry[key] for key in ("image", "label"))
+        image, mask = (existing(path.parent, entry[key]) for key in ("image", "label"))
         if image in seen:
             raise UserError(f"{where}: {entry['image']} is listed twice")
         seen.add(image)

@@ -70,11 +70,11 @@ def read_mask(pair: Pair, reading: Reading, count: int) -> Mask:
     except UserError:
         raise
     except Exception as error:  # Pillow raises errors of many kinds on damaged files.
-        raise UserError(f"{pair.mask}: cannot be read ({first_line(error)}); repair it") from None
+        raise _unreadable(pair.mask, error) from None
     try:
         width, height = picture_size(pair.image)
     except Exception as error:  # likewise
-        raise UserError(f"{pair.image}: cannot be read ({first_line(error)}); repair it") from None
+        raise _unreadable(pair.image, error) from None
     if values.shape != (height, width):
         raise UserError(
             f"{pair.mask}: is {values.shape[1]}×{values.shape[0]} pixels, its image {pair.image} {width}×{height}: "
@@ -91,6 +91,13 @@ def read_mask(pair: Pair, reading: Reading, count: int) -> Mask:
         return Mask(to_classes(values, present, count, reading.values), present)
     except ValueError as error:
         raise UserError(f"{pair.mask}: {error}") from None
+
+
+def _unreadable(file: Path, error: Exception) -> UserError:
+    if isinstance(error, FileNotFoundError):  # as a datalist may name it
+        hint = ": write / in paths, not \\" if "\\" in file.name else ""
+        return UserError(f"{file}: there is no such file{hint}")
+    return UserError(f"{file}: cannot be read ({first_line(error)}); repair it")
 
 
 def only_the_picture_turned(pair: Pair) -> str:
