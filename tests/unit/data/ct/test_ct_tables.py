@@ -265,6 +265,14 @@ def test_other_units_than_millimetres_are_refused(tmp_path, scale, unit, words):
     assert not volume.usable and words in volume.problems[0].message
 
 
+@pytest.mark.parametrize("number", [0, 7, 255])  # not said, or no unit at all, as nibabel refuses them
+def test_a_unit_that_is_none_is_not_said(tmp_path, number):
+    image = nibabel.Nifti1Image(np.arange(2048, dtype=np.int16).reshape(16, 16, 8), np.eye(4))
+    image.header["xyzt_units"] = number
+    nibabel.save(image, tmp_path / "x.nii")
+    assert read_volume(tmp_path / "x.nii").problems == ()
+
+
 @pytest.mark.parametrize("lean, warned", [(0.0, False), (0.3, True)])
 def test_sheared_nifti_is_noticed(tmp_path, lean, warned):
     affine = np.diag([1.0, 1, 3, 1])

@@ -26,6 +26,8 @@ _SAME = 0.01
 """By how much a header's two voxel sizes may differ, in parts of them."""
 _APART = 0.5
 """Voxels' shortest edges by which a header's two places of them may differ: they are rounded."""
+_OF_SPACE, _OTHER_UNITS = 0b111, {1: "metres", 3: "micrometres"}
+"""Bits of NIfTI's ``xyzt_units`` that are a length's, and its numbers for others than mm."""
 _FLAT = 1e-3
 """Parts of its edges' product that a voxel's volume is at most where its axes lie in one plane."""
 
@@ -72,7 +74,9 @@ def read_volume(path: Path, *, several: bool = False, resampled: bool = True) ->
         zooms = tuple(float(z) for z in header.get_zooms()[:3])
         number = header.get_data_dtype()
         expected = int(image.dataobj.offset) + prod(shape) * number.itemsize
-        unit, oriented = header.get_xyzt_units()[0], int(header["sform_code"]) or int(header["qform_code"])
+        oriented = int(header["sform_code"]) or int(header["qform_code"])
+        # What is no unit at all, nibabel would not name, and is one that is not said.
+        unit = _OTHER_UNITS.get(int(header["xyzt_units"]) & _OF_SPACE)
         spacing = tuple(float(length) for length in voxel_sizes(affine))
     except FileNotFoundError:
         return _wrong(path, "there is no such file")
@@ -116,7 +120,7 @@ def _no_volume(
     number: np.dtype,
     shape: tuple[int, ...],
     affine: np.ndarray,
-    unit: str,
+    unit: str | None,
     spacing: tuple[float, ...],
 ) -> str | None:
     """What makes an intact file no volume that can be used."""
@@ -125,9 +129,8 @@ def _no_volume(
         return f"holds {number} voxels; one number each is needed"
     if len(shape) != 3 or min(shape[:2]) < 1 or shape[2] < 2:
         return f"is {sizes}; one volume with several slices is needed"
-    if unit in ("meter", "micron"):
-        length = {"meter": "metres", "micron": "micrometres"}[unit]
-        return f"says that its voxels are measured in {length}; millimetres are read"
+    if unit:
+        return f"says that its voxels are measured in {unit}; millimetres are read"
     edges = np.linalg.norm(affine[:3, :3], axis=0)
     if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) <= _FLAT * edges.prod():
         return "its affine matrix gives the voxels no place in space"
