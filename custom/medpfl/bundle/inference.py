@@ -19,7 +19,7 @@ from medpfl.core.permitted_code import permit
 from medpfl.core.site_data import ImageTensors
 from medpfl.core.statefile import read_state
 from medpfl.core.whole_file import write_bytes
-from medpfl.data.files import PICTURES, is_nifti, is_special, walk
+from medpfl.data.files import PICTURES, is_hidden, is_nifti, is_special, walk
 from medpfl.data.kinds.folders.xray import is_dicom, person
 from medpfl.data.kinds.scans.limits import WHOLE_CHEST
 from medpfl.data.kinds.scans.preprocessing import Modality
@@ -139,7 +139,7 @@ def _files(where: Path, kind: str, wanted: Callable[[Path], bool]) -> list[dict[
     """A file, or those that are wanted in a folder but hidden ones, such as macOS leaves beside others."""
     files = [where]
     if where.is_dir():
-        there = (file for file in where.iterdir() if not (file.name.startswith(".") or is_special(file)))
+        there = (file for file in where.iterdir() if not (is_hidden(file.name) or is_special(file)))
         files = sorted(filter(wanted, there))
     return [{"image": str(file), "kind": kind, "name": file.name} for file in files]
 

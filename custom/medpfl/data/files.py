@@ -27,10 +27,20 @@ DICOM = (".dcm", ".dicom", ".ima")
 """How the names of DICOM files end, where they have an ending."""
 
 _VOLUMES = (".dcm", *NIFTI)
+_SYSTEMS = {
+    "@eadir", "@recycle", "#recycle", "#snapshot", "~snapshot", "$recycle.bin", "__macosx", "lost+found",
+    "system volume information",
+}  # fmt: skip
+"""Folders of previews, deleted files and copies that storage keeps beside a user's own, in lower case."""
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder does not count by its name: hidden, or a storage's own."""
+    return name.startswith(".") or name.lower() in _SYSTEMS
 
 
 def files_below(folder: Path) -> list[Path]:
-    """All files in a folder and below but hidden ones; links to folders are followed once.
+    """All files in a folder and below but hidden ones (:func:`is_hidden`); links to folders are followed once.
 
     Raises:
         UserError: there is no such folder, or it cannot be read.
@@ -116,7 +126,7 @@ def walk(folder: Path, refuse: Callable[[OSError], None]) -> Iterator[Path]:
         seen.add(real)
         try:
             with os.scandir(where) as listed:
-                entries = sorted((e for e in listed if not e.name.startswith(".")), key=lambda entry: entry.name)
+                entries = sorted((e for e in listed if not is_hidden(e.name)), key=lambda entry: entry.name)
         except OSError as error:
             refuse(error)
             continue

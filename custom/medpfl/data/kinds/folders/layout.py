@@ -19,6 +19,7 @@ from medpfl.data.files import (
     composed,
     files_below,
     holds_pictures,
+    is_hidden,
     unread_pictures,
 )
 from medpfl.data.kinds.folders.patient_pattern import patient_in
@@ -291,5 +292,5 @@ def _folders(paths: Iterable[Path], centre: str) -> set[str]:
 
 def _empty(folder: Path, used: set[str]) -> list[str]:
     """Names of sub-folders that are not hidden and not in ``used``."""
-    inside = (path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    inside = (path for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))
     return sorted(path.name for path in inside if path.name not in used)

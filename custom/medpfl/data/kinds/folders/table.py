@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.data.files import PICTURES, below, composed, existing, walk
+from medpfl.data.files import PICTURES, below, composed, existing, is_hidden, walk
 from medpfl.data.kinds.folders.xray import is_dicom
 from medpfl.data.kinds.scans.label_classes import classes_of
 from medpfl.data.kinds.scans.label_table import PICTURE, Columns, Row, names_pictures, read_rows
@@ -21,7 +21,7 @@ def tables(root: Path) -> dict[str, Path]:
     """By centre its table: of the folder itself, or else of its sub-folders; none where there is no such table."""
     if names_pictures(root / TABLE):
         return {root.resolve().name: root / TABLE}
-    inside = [folder for folder in _inside(root) if folder.is_dir() and not folder.name.startswith(".")]
+    inside = [folder for folder in _inside(root) if folder.is_dir()]
     return {folder.name: folder / TABLE for folder in inside if names_pictures(folder / TABLE)}
 
 
@@ -34,9 +34,9 @@ def misnamed(root: Path) -> Path | None:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Sorted; none of a folder that cannot be read, of which reading its pictures tells."""
+    """Sorted, without what is hidden; none of a folder that cannot be read, of which reading its pictures tells."""
     try:
-        return sorted(folder.iterdir())
+        return sorted(path for path in folder.iterdir() if not is_hidden(path.name))
     except OSError:
         return []
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from medpfl.core.errors import UserError
 from medpfl.core.home import at_home
 from medpfl.core.plain import plain_problem
-from medpfl.data.files import composed, is_nifti
+from medpfl.data.files import composed, is_hidden, is_nifti
 from medpfl.data.kinds.scans.label_classes import classes_of
 from medpfl.data.kinds.scans.label_table import (
     Columns,
@@ -163,7 +163,7 @@ def unused_folders(path: Path) -> list[str]:
     return [
         f"{folder.name}: no {TABLE} or {DATALIST}, not used" + (f" ({hint})" if (hint := _instead(folder)) else "")
         for folder in _folders(path)
-        if not (folder.name.startswith(".") or _source(folder))
+        if not _source(folder)
     ]
 
 
@@ -246,7 +246,7 @@ def _centre_folders(folder: Path) -> list[Path]:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        return sorted(inside for inside in folder.iterdir() if inside.is_dir())
+        return sorted(inside for inside in folder.iterdir() if inside.is_dir() and not is_hidden(inside.name))
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
 

@@ -18,7 +18,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.numbers_in_words import by
 from medpfl.core.plain import plain_problem
 from medpfl.core.site_data import PARTS
-from medpfl.data.files import composed
+from medpfl.data.files import composed, is_hidden
 from medpfl.data.kinds.npz.catalog import find
 from medpfl.data.kinds.npz.npz_file import file_md5, header, require_names, require_somebody
 from medpfl.data.kinds.series.series_set import SeriesSet
@@ -42,7 +42,7 @@ def find_series(data: str) -> Path | None:
 
 def files_of(folder: Path) -> list[Path]:
     """The npz files of a folder, if the first of them has series."""
-    files = sorted(f for f in folder.iterdir() if f.suffix.lower() == ".npz" and not f.name.startswith("."))
+    files = sorted(f for f in folder.iterdir() if f.suffix.lower() == ".npz" and not is_hidden(f.name))
     return files if files and holds_series(files[0]) else []
 
 
