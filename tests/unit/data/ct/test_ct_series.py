@@ -187,12 +187,23 @@ def test_units_that_cannot_be_millimetres(tmp_path, change, words):
         ({"orientation": (1, 0, 0, 0, 0, -1)}, "not axial"),
         ({"change": lambda n, d: d.pop("RescaleSlope")}, "12 slices lack rescale slope or intercept"),
         ({"change": _set(RescaleType="MGML")}, "unit 'MGML', not HU"),
+        ({"intercept": 0, "change": _set(PixelPaddingValue=0)}, "(PixelPaddingValue) of 0 HU in 000.dcm, which a p"),
+        (
+            {"change": _set(PixelPaddingValue=-976, PixelPaddingRangeLimit=25)},
+            "padding (PixelPaddingValue) of -2000 to -999 HU in 000.dcm, which a patient has too",
+        ),
     ],
 )
 def test_what_is_odd_is_a_warning(tmp_path, options, words):
     write_series(tmp_path / "s", chest(), **options)
     series = _only(tmp_path)
     assert _levels(series) == ["warning"] and words in series.problems[0].message and series.usable
+
+
+@pytest.mark.parametrize(("intercept", "padding"), [(-1024, 0), (-1000, 0), (0, -2000), (0, 4095)])
+def test_padding_beside_a_patients_values_is_no_fault(tmp_path, intercept, padding):
+    write_series(tmp_path / "s", chest(), intercept=intercept, change=_set(PixelPaddingValue=padding))
+    assert _only(tmp_path).problems == ()
 
 
 def test_positions_rounded_to_a_tenth_of_a_millimetre_are_no_fault(tmp_path):

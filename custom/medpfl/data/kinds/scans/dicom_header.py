@@ -25,7 +25,8 @@ _TAGS = [
     "SOPClassUID", "ImageType", "Modality", "Manufacturer", "ConvolutionKernel", "PatientID", "SeriesInstanceUID",
     "InstanceNumber", "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "Rows",
     "Columns", "SamplesPerPixel", "NumberOfFrames", "BitsAllocated", "RescaleSlope", "RescaleIntercept", "RescaleType",
-    "StudyDate", "SeriesDescription", "ModalityLUTSequence",
+    "StudyDate", "SeriesDescription", "ModalityLUTSequence", "PixelRepresentation", "PixelPaddingValue",
+    "PixelPaddingRangeLimit",
 ]  # fmt: skip
 _ENHANCED = tuple(f"1.2.840.10008.5.1.4.1.1.{end}" for end in ("2.1", "2.2", "4.1", "4.3", "4.4"))
 """SOP classes of multi-frame CT and MR."""
@@ -41,6 +42,7 @@ class Header:
         orientation: unit vectors along a row and along a column.
         pixel_spacing: distance of rows, distance of columns.
         rescaling: slope and intercept: HU are stored values, times the one, plus the other; None without both.
+        padding: the least and the highest rescaled value that stand for no measurement; None where none do.
         date: of the study, as YYYYMMDD.
         problem: what makes this file useless on its own, in words.
     """
@@ -58,6 +60,7 @@ class Header:
     thickness: float | None
     matrix: tuple[int, int]
     rescaling: tuple[float, float] | None
+    padding: tuple[float, float] | None
     unit: str
     manufacturer: str
     kernel: str
@@ -126,6 +129,7 @@ def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
         thickness=thickness if thickness and thickness > 0 else None,
         matrix=(int(dataset.get("Rows") or 0), int(dataset.get("Columns") or 0)),
         rescaling=_rescaling(dataset),
+        padding=_padding(dataset),
         unit=str(dataset.get("RescaleType") or "HU"),
         manufacturer=str(dataset.get("Manufacturer") or ""),
         kernel=kernel if isinstance(kernel, str) else "/".join(kernel),
@@ -147,7 +151,7 @@ def _number(value: Any) -> float | None:
     """None of what is no finite number, as 2,5 is none: what does not need it can do without it."""
     try:
         number = float(value)
-    except (TypeError, ValueError):  # nothing, text, or several
+    except (TypeError, ValueError, OverflowError):  # nothing, text, or several
         return None
     return number if isfinite(number) else None
 
@@ -155,6 +159,31 @@ def _number(value: Any) -> float | None:
 def _rescaling(dataset: Dataset) -> tuple[float, float] | None:
     slope, intercept = _number(dataset.get("RescaleSlope")), _number(dataset.get("RescaleIntercept"))
     return None if slope is None or intercept is None else (slope, intercept)
+
+
+def padding_range(dataset: Dataset) -> tuple[int, int] | None:
+    """The least and the highest stored value that PixelPaddingValue and PixelPaddingRangeLimit say; None without."""
+    value, limit = dataset.get("PixelPaddingValue"), dataset.get("PixelPaddingRangeLimit")
+    if value is None:
+        return None
+    bits, signed = int(dataset.BitsAllocated), bool(dataset.PixelRepresentation)
+    low, high = sorted(_stored(int(v), bits, signed) for v in (value, value if limit is None else limit))
+    return low, high
+
+
+def _stored(value: int, bits: int, signed: bool) -> int:
+    """The number as the pixels have it: -2000 is often written as the unsigned 63536 beside signed pixels."""
+    value %= 1 << bits
+    return value - (1 << bits) if signed and value >> (bits - 1) else value
+
+
+def _padding(dataset: Dataset) -> tuple[float, float] | None:
+    slope, intercept = _rescaling(dataset) or (1.0, 0.0)
+    try:
+        low, high = sorted(slope * value + intercept for value in padding_range(dataset) or ())
+    except (AttributeError, TypeError, ValueError, OverflowError):  # there is none, or decoding says why
+        return None
+    return low, high
 
 
 def _wrong_rescaling(dataset: Dataset) -> str | None:

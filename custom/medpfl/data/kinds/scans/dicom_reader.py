@@ -11,7 +11,7 @@ from monai.utils import ensure_tuple
 from pydicom import Dataset, dcmread
 
 from medpfl.core.errors import UserError, first_line
-from medpfl.data.kinds.scans.dicom_header import more_decoders
+from medpfl.data.kinds.scans.dicom_header import more_decoders, padding_range
 from medpfl.data.kinds.scans.preprocessing import AIR
 
 
@@ -65,20 +65,11 @@ class SeriesReader(PydicomReader):
 
 def padding_of(img: Dataset) -> np.ndarray | None:
     """Pixels that the scanner declares to be no measurement, from PixelPaddingValue and PixelPaddingRangeLimit."""
-    value = img.get("PixelPaddingValue")
-    if value is None:
+    if (found := padding_range(img)) is None:
         return None
-    limit = img.get("PixelPaddingRangeLimit")
-    bits, signed = int(img.BitsAllocated), bool(img.PixelRepresentation)
-    low, high = sorted(_stored(int(v), bits, signed) for v in (value, value if limit is None else limit))
+    low, high = found
     stored = img.pixel_array
     return (stored >= low) & (stored <= high)
-
-
-def _stored(value: int, bits: int, signed: bool) -> int:
-    """The number as the pixels have it: -2000 is often written as the unsigned 63536 beside signed pixels."""
-    value %= 1 << bits
-    return value - (1 << bits) if signed and value >> (bits - 1) else value
 
 
 def _read(name: str) -> Dataset:

@@ -23,6 +23,8 @@ Progress = Callable[[int, int], None]
 """Called with how many are done, and of how many."""
 
 
+_PATIENT = (-1000.0, 1000.0)
+"""HU between which nearly all of a patient is, and padding should not be."""
 _XRAY = ": an X-ray image is a picture, in a class folder or a table with a column picture"
 
 
@@ -250,6 +252,13 @@ def _units(headers: Sequence[Header]) -> list[str]:
                 f"{len(odd)} of {len(headers)} slices have another {name}, {value:g} in {file}, than the {usual:g} of "
                 "most: have they been converted otherwise?"
             )
+    low, high = _PATIENT
+    if padded := [h for h in headers if h.padding and h.padding[0] < high and h.padding[1] > low]:
+        said = " to ".join(f"{value:g}" for value in dict.fromkeys(padded[0].padding))
+        messages.append(
+            f"padding (PixelPaddingValue) of {said} HU in {padded[0].path.name}, which a patient has too: all such "
+            "voxels are taken for air"
+        )
     if other := next((h for h in headers if h.unit.upper() != "HU"), None):
         messages.append(f"values in the unit {other.unit!r}, not HU ({other.path.name})")
     return messages
