@@ -90,7 +90,11 @@ def test_official_parts_are_kept(write_masked):
         ({"train_masks": np.zeros((12, 20, 24))}, "train_masks is float64; whole numbers"),
         ({"train_images": np.zeros((12, 20, 24), np.float32)}, "train_images is float32 12×20×24; uint8"),
         ({"train_patients": np.arange(3)}, r"train_patients is int64 3; text or integers, \(12,\)"),
-        ({"spacing": np.array([1.0, 0.0, 1.0])}, "spacing is 3; .* lengths in mm"),
+        ({"spacing": np.array([1.0, 0.0, 1.0])}, "spacing is 3; .* lengths in mm, above 0"),
+        (
+            {"train_images": np.zeros((12, 0, 24), np.uint8), "train_masks": np.zeros((12, 0, 24), int)},
+            "train_images is uint8 12×0×24; uint8, ",
+        ),
         ({"train_masks": np.full((12, 20, 24), 3) * (np.arange(24) % 8)}, "the mask has the values 0, 3, 6, 9"),
         (
             {"classes": np.array(["a", "background"])},

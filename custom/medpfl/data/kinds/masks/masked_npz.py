@@ -108,7 +108,7 @@ def image_shape(path: Path) -> tuple[int, int, int]:
             shape = _shape(path, archive, "train_images")
     except (OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
         raise UserError(f"{path}: damaged, cut short or not an npz file ({error}): get it again") from None
-    if len(shape) not in (3, 4):
+    if len(shape) not in (3, 4) or 0 in shape[1:]:
         raise UserError(f"{path}: train_images is {by(shape)}; (n, H, W) or (n, H, W, 3) is needed")
     return (shape[3] if len(shape) == 4 else 1), shape[1], shape[2]
 
@@ -151,7 +151,8 @@ def _mask_keys(path: Path, file: Any) -> dict[str, str]:
 
 def _images(path: Path, file: Any, part: str) -> np.ndarray:
     images = file[f"{part}_images"]
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
+    pixels = images.ndim in (3, 4) and images.shape[3:] in ((), (1,), (3,)) and 0 not in images.shape[1:]
+    if images.dtype != np.uint8 or not pixels:
         raise UserError(
             f"{path}: {part}_images is {images.dtype} {by(images.shape)}; uint8, (n, H, W) or (n, H, W, 3), is needed"
         )
@@ -171,5 +172,5 @@ def _spacing(path: Path, file: Any, part: str, number: int) -> np.ndarray | None
         return None
     found = file[key].astype(np.float64)
     if found.shape not in ((3,), (number, 3)) or not (np.isfinite(found).all() and (found > 0).all()):
-        raise UserError(f"{path}: {key} is {by(found.shape)}; (3,) or ({number}, 3) lengths in mm are needed")
+        raise UserError(f"{path}: {key} is {by(found.shape)}; (3,) or ({number}, 3) lengths in mm, above 0, are needed")
     return np.broadcast_to(found, (number, 3))
