@@ -6,6 +6,7 @@ import inspect
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -52,3 +53,15 @@ def test_a_call_with_an_argument_too_few_does_not_fit():
 def test_readmes_picture_is_of_the_records():
     made = runpy.run_path(str(ROOT / "benchmarks" / "sites_picture.py"))["picture"]()
     assert (ROOT / "docs" / "images" / "organamnist-sites.svg").read_text() == made
+
+
+def test_sites_below_training_alone_are_counted_by_holms_procedure():
+    """Of four the least p is held against a fourth of the level, the next one against a third; the first above ends."""
+    significant = runpy.run_path(str(ROOT / "benchmarks" / "regimes_records.py"))["significant"]
+    for p, number in (
+        ([0.3, 0.01, 0.04, 0.02], 1),
+        ([0.013, 0.0166, 0.02, 0.3], 0),
+        ([0.05, 0.025, 0.01, 0.016], 4),
+        ([], 0),
+    ):
+        assert significant(np.array(p)) == number

@@ -4,6 +4,7 @@ import pytest
 import torch
 from tiny import config
 
+from medpfl.core.channels import Channel
 from medpfl.core.messages import Message, Update
 from medpfl.core.parameters import distance
 from medpfl.server.magnitude import check_magnitudes
@@ -103,3 +104,31 @@ def test_no_measure_no_limit(points):
 
 def test_accept_accepts():
     assert checked(*NEAR, [2001.0, 1.0], large_updates="accept")[1] == []
+
+
+def with_control(points, sizes, **fields):
+    """Who is used, and what came of each in a channel whose mean the server takes."""
+    messages, updates = at(*points)
+    for update, size in zip(updates, sizes, strict=True):
+        update.tensors["control/a"] = torch.tensor([size])
+    means = [Channel("control", True, {}, ("train",), "controls", joined="mean")]
+    used, told, shares = check_magnitudes(config(sites=len(points), **fields), messages, updates, means)
+    return {u.site: u.tensors["control/a"].item() for u in used}, [f.site for f in told], shares
+
+
+def test_where_an_update_is_refused_the_others_channels_are_measured_by_each_other():
+    far, near = [2001.0, 1.0], [2.0, 1.0]
+    found = with_control([far, near, near, near], [1.0, 1.0, 2.0, 100.0], large_updates="refuse", large_factor=10)
+    assert found == ({"site-2": 1.0, "site-3": 2.0}, ["site-1", "site-4"], {})
+
+
+def test_two_that_are_left_do_not_outvote_each_other_in_a_channel():
+    far, near = [2001.0, 1.0], [2.0, 1.0]
+    found = with_control([far, near, near], [1.0, 1.0, 100.0], large_updates="refuse", large_factor=10)
+    assert found == ({"site-2": 1.0, "site-3": 100.0}, ["site-1"], {})
+
+
+def test_what_is_scaled_back_in_a_channel_is_told_as_a_share():
+    near = [2.0, 1.0]
+    used, told, shares = with_control([near] * 3, [2.0, 2.0, 80.0], large_updates="clip", large_factor=10)
+    assert (used["site-3"], told, shares) == (20.0, ["site-3"], {"site-3": {"control": 0.25}})

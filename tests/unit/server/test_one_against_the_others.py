@@ -13,7 +13,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.mixing import cap_others, counted_samples, restrict, uniform_weights
 from medpfl.core.server_state import ServerState
 from medpfl.server.rounds import advance
-from medpfl.server.weighing import mixing_matrix
+from medpfl.server.weighing import mean_shared, mixing_matrix
 
 
 def test_a_number_of_samples_counts_ten_times_the_median_at_most():
@@ -31,6 +31,14 @@ def test_the_largest_weight_is_a_setting():
     plan = make_plan(largest_weight=2)
     state = round_of(plan, joined(plan, samples=(1000, 10, 10)), 4, 0, 0)
     assert next_values(plan, state) == [2.0] * 3  # 20 of 40
+
+
+def test_the_mean_that_steps_at_the_server_take_has_the_same_weights():
+    """Of three sites that each keep their own, with 10, 10 and 100 samples as they count."""
+    plan = make_plan("fedbn", mixing="uniform", settings={"lambda": 1.0})
+    state = round_of(plan, joined(plan, samples=(10, 10, 1000)), 1, 2, 3)
+    assert next_values(plan, state) == [1, 2, 3]
+    assert mean_shared(plan, state)["0.bias"].tolist() == pytest.approx([330 / 120] * 2)
 
 
 def test_methods_that_do_not_weigh_by_samples_say_nothing():

@@ -206,7 +206,8 @@ def finish(plan, state, accuracies):
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "best"), [([0.5, 0.9, 0.7], 2), ([0.9, 0.9, 0.1], 1), ([0.1, 0.2, 0.3], 3), ([0.0, 0.0, 0.0], 1)]
+    ("accuracies", "best"),
+    [([0.5, 0.9, 0.7], 2), ([0.9, 0.9, 0.1], 1), ([0.1, 0.2, 0.3], 3), ([0.0, 0.0, 0.0], 1), ([0.5, 0.5001, 0.5], 2)],
 )
 def test_the_round_with_the_best_validation_is_selected(accuracies, best):
     plan = make_plan()
@@ -253,6 +254,16 @@ def test_who_is_away_when_a_round_is_judged_does_not_decide():
         assert state.best_round == 1
     state = advance(plan, state, [validated(s, 3, v) for s, v in judged[2].items()], 0)
     assert state.best_round == 3  # 2.1 against 2.0
+
+
+def test_nor_who_comes_back():
+    """With one site more the sum is larger, and both that told of the best round were better in it."""
+    plan = make_plan(rounds=2, min_sites=2)
+    names = plan.config.site_names
+    state = round_of(plan, joined(plan), 1, 2, 3)
+    state = advance(plan, state, [trained(plan, s, 2, 1, 0.8) for s in names[:2]], 0)
+    state = advance(plan, state, [validated(s, 2, 0.7) for s in names], 0)
+    assert state.best_round == 1
 
 
 def test_without_validation_data_the_last_round_is_tested():

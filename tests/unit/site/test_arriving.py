@@ -115,7 +115,13 @@ def test_and_where_a_control_leads_to_them():
     there = imprinting()
     control = {f"control/{name}": torch.zeros_like(tensor) for name, tensor in start.items()}
     control["control/fc1.weight"] = (start["fc1.weight"] - there["fc1.weight"]) / 0.1  # in a step at a rate of 0.1
-    assert refused(site, Message("train", 2, start | control), model).startswith(COPY)
+    led, asked = Message("train", 2, start | control), []
+    with pytest.raises(StateError, match="copy each other"):
+        site.arriving.require_steps(
+            site.book.read(site.contract), led, model, site.channels, site.data, lambda: asked.append(1)
+        )
+    assert asked  # where steps lead rests on how many the site's data make
+    assert refused(site, led, model).startswith(COPY)
 
 
 @pytest.mark.parametrize("with_the_message", [True, False])

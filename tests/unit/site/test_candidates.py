@@ -53,6 +53,18 @@ def test_weights_averaged_over_a_barrier_are_not_used_though_one_validation_case
     assert same(found, one) or same(found, other)
 
 
+def test_what_both_have_alike_stays_so_between_them():
+    """A mask of -inf too, between which and itself there is nothing; what counts is the latter's."""
+    before = {"mask": torch.tensor([0.0, -torch.inf]), "weight": torch.tensor([0.0, 4.0]), "n": torch.tensor(3)}
+    after = {"mask": before["mask"].clone(), "weight": torch.tensor([4.0, 0.0]), "n": torch.tensor(7)}
+    found = between(before, after, 0.25)
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {
+        "mask": [0.0, -torch.inf],
+        "weight": [1.0, 3.0],
+        "n": 7,
+    }
+
+
 def test_with_loaders_that_only_train_the_validation_cases_alone_decide(twins):
     data, one, other = twins
     sets = {p: TensorDataset(scale(data.images[p]), data.labels[p]) for p in ("train", "validation", "test")}

@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from test_guard import Guarded
 from tiny import config, plan_of, sites_of
 
+from medpfl.core.channels import Channel, Entry
 from medpfl.core.messages import Update
+from medpfl.core.parameters import StateError
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.engine.results import _notes
@@ -245,3 +248,40 @@ def test_what_a_site_uses_is_not_validated_elsewhere_without_a_verdict():
         assert "validation" not in coarsened(answer, policy)
         assert coarsened(answer, policy.model_copy(update={"verdict": True}))["validation"]["accuracy"] == 0.88
         assert coarsened({"validation": measured}, policy)["validation"]["accuracy"] == 0.88  # of a round
+
+
+def test_what_further_measures_gain_stays_as_they_do():
+    policy = HOSPITAL.model_copy(update={"verdict": True})
+    gain = {"accuracy": {"difference": 0.1234, "low": 0.0, "high": 0.25}, "brier": None, "sensitivity": None}
+    verdict = {"alone": {"n": 100, "accuracy": 0.88, "brier": 0.1}, "alone_round": 1, "used": {}, "gain": gain}
+    left = coarsened({"verdict": verdict}, policy)["verdict"]
+    assert left["gain"] == {"accuracy": {"difference": 0.12, "low": 0.0, "high": 0.25}}
+    assert left["alone"] == {"n": 100, "accuracy": 0.88}
+
+
+def test_a_loss_beyond_ten_is_told_as_ten():
+    """Logits as large as a server likes would make the share of a class in it exact."""
+    metrics = {"train_loss": 5731.2, "validation_loss": 812.34, "validation": {"n": 100, "accuracy": 0.5}}
+    left = coarsened(metrics, HOSPITAL)
+    assert (left["train_loss"], left["validation_loss"]) == (10.0, 10.0)
+    assert coarsened(metrics | {"train_loss": 1.234, "validation_loss": 1.234}, HOSPITAL)["train_loss"] == 1.0
+
+
+def test_an_update_leaves_as_a_whole_or_not_at_all():
+    gate = Gate({name: ((2,), torch.float32) for name in "ab"})
+    metrics = {"train_loss": 1.0, "validation": None}
+    whole = Update("site-1", 1, {name: torch.zeros(2) for name in "ab"}, metrics)
+    assert set(gate.passed("train", whole).tensors) == {"a", "b"}
+    with pytest.raises(StateError, match="'b'"):
+        gate.passed("train", Update("site-1", 1, {"a": torch.zeros(2)}, metrics))
+
+
+@pytest.mark.parametrize(("policy", "digits"), [(OPEN, torch.float64), (HOSPITAL, torch.float32)])
+def test_the_last_digits_of_statistics_in_float64_stay(policy, digits):
+    """They have room for something else."""
+    entries = {"mean": Entry((2,), (torch.float64,))}
+    gate = Gate({}, (Channel("statistics", True, entries, ("train",), "means"),), policy=policy)
+    sent = torch.tensor([1 / 3, 0.1], dtype=torch.float64)
+    update = Update("site-1", 1, {"statistics/mean": sent}, {"train_loss": 1.0, "validation": None})
+    left = gate.passed("train", update).tensors["statistics/mean"]
+    assert left.dtype == torch.float64 and torch.equal(left, sent.to(digits).double())

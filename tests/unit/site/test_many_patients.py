@@ -152,6 +152,7 @@ def test_a_jobs_own_list_of_transforms_blanks_no_patients_at_a_hospital():
         ({"optimizer": "adam", "lr": 1e-4, "mu": 99.9, "eps": 0.01}, "mu goes with optimizer=sgd here"),
         ({"optimizer": "rmsprop", "lr": 1e-4, "weight_decay": 0.1}, "mu goes with optimizer=sgd here"),
         ({"optimizer": "rmsprop", "square_decay": 0.1}, "beta2 and square_decay are 0.9 at least here"),
+        ({"batch_size": 1, "accumulate": 9}, "by batch_size and accumulate the last step of an epoch is of few"),
         ({"batch_size": 1, "accumulate": 12}, "by batch_size and accumulate the last step of an epoch is of few"),
         ({"prior": 1.0}, "of one class there are fewer than 10 training patients"),
     ],
@@ -173,6 +174,7 @@ def test_settings_by_which_few_samples_are_the_update(settings, words):
         {"lr": 0.1, "weight_decay": 0.1},
         {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.05},
         {"optimizer": "rmsprop", "lr": 0.001, "square_decay": 0.95, "momentum": 0.9},
+        {"batch_size": 1, "accumulate": 8},
         *({"batch_size": size} for size in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 32)),
     ],
 )
@@ -273,6 +275,18 @@ def test_patients_of_whom_one_has_nearly_all_samples():
     with pytest.raises(StateError, match="few of the training patients have nearly all samples") as refused:
         require_many(SitePolicy(least_patients=20), contract, replace(data, persons=most))
     assert listed(str(refused.value), set()) == str(refused.value)
+
+
+@pytest.mark.parametrize(("of_one", "taken"), [(6, True), (7, False)])
+def test_patients_weigh_as_half_of_the_least_alike_at_least(of_one, taken):
+    """Beside 19 of one sample each: (19 + n)^2 / (19 + n^2), which is 11.4 for 6 and 9.9 for 7."""
+    contract, data = Contract(Guarded().federation.config), images(train=19 + of_one)
+    uneven = replace(data, persons={"train": torch.clamp(torch.arange(19 + of_one), max=19)})
+    if taken:
+        require_many(SitePolicy(least_patients=20), contract, uneven)
+        return
+    with pytest.raises(StateError, match="few of the training patients have nearly all samples"):
+        require_many(SitePolicy(least_patients=20), contract, uneven)
 
 
 def test_a_label_that_is_known_of_few_patients():

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.stats import kstest, norm
 
 from medpfl.config.run import make_config
-from medpfl.core.noise import STEPS, _gaussian_of, noised, on_grid
+from medpfl.core.noise import STEPS, _gaussian_of, clip_factor, noised, on_grid
 from medpfl.site.noise import noise_source
 
 CONFIG = make_config(algorithm="fedap")
@@ -68,6 +68,17 @@ def test_two_answers_to_one_question_cannot_be_subtracted():
     a, b = np.zeros(50, np.int64), np.ones(50, np.int64)
     difference = noised(b, 1.0, source()) - noised(a, 1.0, source())
     assert difference.std() > 0.5  # with the same noise it were 2^-20 everywhere: the answers' own difference
+
+
+def test_the_same_steps_of_another_size_get_other_noise():
+    steps = np.zeros(50, np.int64)
+    assert not np.allclose(noised(steps, 1.0, source()), noised(steps, 0.5, source()) / 0.5)
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
+def test_what_is_clipped_is_below_the_bound_whatever_rounding_does(norm, bound):
+    assert clip_factor(norm, bound) * norm < bound
+    assert clip_factor(norm, bound) == 1 or norm > bound * (1 - 1e-9)
 
 
 def test_the_runs_seed_tells_nothing_where_there_is_a_secret():

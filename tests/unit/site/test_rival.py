@@ -6,7 +6,7 @@ import pytest
 from tiny import config, run, same
 
 from medpfl.core.errors import TornFile
-from medpfl.site.rival import ALONE, ALONE_BEST, ALONE_OPTIMIZER
+from medpfl.site.rival import ALONE, ALONE_BEST, ALONE_FINISHED, ALONE_LOSS, ALONE_OPTIMIZER
 from medpfl.site.store import PERSONAL
 from medpfl.training.loop import TrainingDiverged, train_plainly
 
@@ -32,6 +32,15 @@ def test_the_best_rounds_model_is_that_rounds():
         [best] = site.store.rounds(ALONE_BEST)
         assert site.rival.round == best
         assert same(site.rival.best(), rivals(rounds=best)[name].store.get(ALONE, best))
+
+
+def test_a_new_run_finds_nothing_of_the_one_before():
+    """By an earlier run's least loss no later round would be the best."""
+    kinds = (ALONE, ALONE_BEST, ALONE_LOSS, ALONE_FINISHED, ALONE_OPTIMIZER)
+    site = rivals(rounds=1, settings=KEPT | {"finetune_epochs": 1})["site-1"]
+    assert all(site.store.rounds(kind) for kind in kinds)
+    site.rival.forget()
+    assert not any(site.store.rounds(kind) for kind in kinds)
 
 
 def test_where_the_best_rounds_file_is_damaged_it_is_the_last_one_that_is_not(monkeypatch, caplog):

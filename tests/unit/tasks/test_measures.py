@@ -3,11 +3,14 @@ import time
 
 import numpy as np
 import pytest
+from scipy.special import expit, logit
 from scipy.stats import norm, t
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from medpfl.tasks import TASKS
+from medpfl.tasks.auc import hanley_mcneil, macro_auc
 from medpfl.tasks.classification import Classification
+from medpfl.tasks.evaluation import mixed
 from medpfl.tasks.measures import measures
 from medpfl.tasks.summary import summary
 
@@ -128,6 +131,21 @@ def test_of_a_class_with_few_cases_the_interval_holds(positives):
     assert hits / 600 >= 0.92
 
 
+def test_hanley_and_mcneil_by_hand():
+    """Of one positive q1 has no part: (0.8 * 0.2 + 29 * (2 * 0.64 / 1.8 - 0.64)) / 30; of one negative q2 has none."""
+    assert hanley_mcneil(0.8, 1, 30) == pytest.approx((0.16 + 29 * (1.28 / 1.8 - 0.64)) / 30)
+    assert hanley_mcneil(0.8, 30, 1) == pytest.approx((0.16 + 29 * (0.8 / 1.2 - 0.64)) / 30)
+
+
+def test_the_positives_of_one_patient_have_the_interval_of_one():
+    """Three of them above six, seven and eight of nine negatives."""
+    scores, whose = np.r_[5.5, 6.5, 7.5, 0:9][None], np.r_[0, 0, 0, 1:10]
+    area, (low, high), _ = macro_auc(scores, np.arange(12)[None] < 3, whose=whose)
+    assert area == pytest.approx(7 / 9)
+    half = 1.959964 * np.sqrt(hanley_mcneil(area, 1, 9)) / (area * (1 - area))
+    assert (low, high) == pytest.approx((expit(logit(area) - half), expit(logit(area) + half)))
+
+
 LARGER = [(0.8, 20, 60), (0.95, 30, 30), (0.99, 10, 10)]
 
 
@@ -245,6 +263,12 @@ def test_summary_leaves_out_what_could_not_be_computed():
     assert summary({}, MEASURES)["mean"] == dict.fromkeys(NAMES)
 
 
+def test_of_errors_the_largest_is_the_worst():
+    measure = [m for m in TASKS["ordinal"].measures if m.name == "mae"]
+    found = summary({"north": {"mae": 0.5}, "south": {"mae": 1.5}}, measure)
+    assert (found["worst"], found["worst_site"]) == ({"mae": 1.5}, {"mae": "south"})
+
+
 def test_a_federation_is_measured_in_a_moment():
     sites = [predictions(1500, 11, seed=seed) for seed in range(20)]
     start = time.process_time()
@@ -259,3 +283,17 @@ def test_a_task_whose_pooled_measures_are_its_own_has_the_interval_all_the_same(
 
     found = Own().figures((np.array([[0.7, 0.3], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 1, 1])))
     assert found["n"] == 3 and found["auroc_ci95_by"] == "sample" and found["auroc_ci95"][1] <= 1
+
+
+def test_a_case_on_which_a_model_breaks_costs_the_most_and_a_mix_leaves_it_to_the_other():
+    """Else a network that gives no numbers would be the best of all."""
+    whole, broken = (np.array([[0.75, 0.25], [0.5, 0.5]]), np.zeros(2, dtype=int)), np.full((2, 2), np.nan)
+    broken[0] = 0.25, 0.75
+    task = TASKS["classification"]
+    assert task.losses((broken, whole[1])) == pytest.approx([-np.log(0.25), 12])
+    assert task.losses((np.array([[0.0, 1.0]]), np.zeros(1, dtype=int))) == pytest.approx([12])
+    for pair, weight in (((whole, (broken, whole[1])), 0.25), (((broken, whole[1]), whole), 0.75)):
+        assert mixed(*pair, weight)[0] == pytest.approx(np.array([[0.625, 0.375], [0.5, 0.5]]))
+    labels = np.array([[1, 0]])
+    several = TASKS["multi-label"].losses((np.array([[np.nan, 0.0]]), labels))
+    assert several == TASKS["multi-label"].losses((np.array([[0.0, 0.0]]), labels)) > 1

@@ -76,3 +76,5 @@ def test_kappas_that_differ_alike_in_all_draws_tell_nothing_of_their_spread():
 def test_what_is_not_finite_is_as_wrong_as_can_be():
     found = TASK.measured((np.full((2, 5), np.nan), np.array([0, 4])))
     assert (found["mae"], found["accuracy"]) == (4.0, 0.0)
+    of_four = TASK.measured((np.full((4, 4), np.nan), np.arange(4)))
+    assert of_four["mae"] == (3 + 2 + 2 + 3) / 4

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import softmax
+from scipy.stats import t
 
+from medpfl.tasks.auc import hanley_mcneil
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import auroc_gain, counted, differences, verdict
 
@@ -109,6 +111,47 @@ def test_rare_classes_show_a_difference_of_equal_models_in_no_more_than_one_of_t
     assert shown / trials <= 0.06
 
 
+def structural(scores, positive):
+    """DeLong's components of positives and of negatives, pair by pair."""
+    pairs = scores[positive][:, None] - scores[~positive]
+    found = (pairs > 0) + 0.5 * (pairs == 0)
+    return found.mean(1), found.mean(0)
+
+
+def test_what_an_auc_gains_has_delongs_interval_of_two_correlated_curves():
+    """Two classes that mirror each other are one curve: their mean has its error, and not twice that."""
+    rng, positive = np.random.default_rng(3), np.arange(16) < 7
+    new, old = (rng.normal(size=16) + shift * positive for shift in (1.5, 0.5))
+    of_positives, of_negatives = map(np.subtract, structural(new, positive), structural(old, positive))
+    error = np.sqrt(of_positives.var(ddof=1) / 7 + of_negatives.var(ddof=1) / 9)
+    reach = error * t.ppf(0.975, (1 / 7 + 1 / 9) ** 2 / (1 / 7**2 / 6 + 1 / 9**2 / 8))
+    for scores in (new[:, None], old[:, None]), (np.stack([-new, new], 1), np.stack([-old, old], 1)):
+        both = np.stack([~positive, positive])[-scores[0].shape[1] :]
+        found = auroc_gain(*scores, both)
+        assert found["difference"] == pytest.approx(of_positives.mean())
+        assert found["high"] - found["difference"] == pytest.approx(reach, rel=1e-6)
+
+
+def test_the_positives_of_one_patient_tell_of_the_aucs_spread_as_one_would():
+    """As if both models were independent, by Hanley and McNeil, of one positive beside nine negatives."""
+    positive, whose = np.arange(12)[None] < 3, np.r_[0, 0, 0, 1:10]
+    new, old = np.arange(12.0)[::-1, None], np.r_[5.5, 9, 8, 0:9][:, None]
+    found = auroc_gain(new, old, positive, whose=whose)
+    old_area = np.mean([6, 9, 8.5]) / 9
+    assert found["difference"] == pytest.approx(1 - old_area)
+    apart = 1 / (2 * np.sqrt(9))
+    variance = sum(hanley_mcneil(np.clip(area, apart, 1 - apart), 1, 9) for area in (1, old_area))
+    assert found["low"] == pytest.approx(1 - old_area - 1.959964 * np.sqrt(variance))
+
+
+def test_cases_of_few_patients_show_no_difference_in_their_auc():
+    rng, labels = np.random.default_rng(0), np.tile([0, 1], 20)
+    new, old = (sign * labels[:, None] + 0.4 * rng.normal(size=(40, 1)) for sign in (1, -1))
+    for patients in (5, 6):
+        found = auroc_gain(new, old, labels[None] == 1, whose=np.arange(40) * patients // 40)
+        assert found["difference"] > 0.8 and verdict(found) == ("gains" if patients == 6 else "no difference found")
+
+
 @pytest.mark.parametrize("positives", [2, *(pytest.param(n, **SLOW) for n in (3, 5))])
 def test_few_positives_seldom_tell_equal_models_apart_by_their_auc(positives):
     """By 1.96 deviations 24, 16 and 10 in a hundred would be told apart."""
@@ -144,6 +187,8 @@ def test_patients_of_whom_none_differs_tell_as_much_as_patients_and_not_as_their
     labels, whose = np.arange(144) % 2, np.repeat(np.arange(24), 6)
     same = differences(one_hot(labels, 2), one_hot(labels, 2), labels, whose)["accuracy"]
     assert same["high"] == -same["low"] == pytest.approx(1.959964 * np.sqrt(2) / 26)
+    by_class = differences(one_hot(labels, 2), one_hot(labels, 2), labels, whose)["balanced_accuracy"]
+    assert by_class["high"] == -by_class["low"] == pytest.approx(1.959964 * np.sqrt(2 * 2) / 26 / 2)  # of two classes
     few = one_hot(labels, 2)
     few[0] = few[0, ::-1]  # now one differs in a sixth of its cases
     slight = differences(few, one_hot(labels, 2), labels, whose)["accuracy"]
@@ -192,6 +237,17 @@ def test_few_patients_whose_cases_all_agree_show_nothing(patients):
     single = np.arange(patients) % 2  # and as few cases of patients nobody knows
     found = differences(one_hot(single, 2), one_hot(1 - single, 2), single)["accuracy"]
     assert verdict(found) == ("gains" if patients == 6 else "no difference found")
+
+
+def test_of_a_class_that_one_patient_has_alone_balanced_accuracy_rests_on_one_case():
+    """Of eight others nobody differs, 0.02; his five cases are better: p12 = 2/3, p21 = 1/3 of one case and two."""
+    labels, whose = np.repeat([0, 1], [8, 5]), np.r_[np.arange(8), np.full(5, 8)]
+    old = one_hot(np.zeros(13, dtype=int), 2)
+    found = differences(one_hot(labels, 2), old, labels, whose)["balanced_accuracy"]
+    deviation = np.sqrt(2 / 10**2 + (1 - 1 / 9) / 3) / 2
+    assert found["difference"] == 0.5
+    assert found["low"] == pytest.approx(0.5 / 2 - 1.959964 * deviation)
+    assert found["high"] == pytest.approx(0.5 / 2 + 1.959964 * deviation)
 
 
 def test_cases_of_one_patient_do_not_say_how_another_differs():
