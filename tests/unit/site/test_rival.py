@@ -18,12 +18,17 @@ def rivals(rounds=3, **fields):
     return run(config("fedavg", alone="yes", rounds=rounds, **fields))[1]
 
 
-@pytest.mark.parametrize("settings", [{}, KEPT], ids=["afresh", "kept"])
-def test_it_is_what_local_training_is(settings):
-    _, local = run(config("local", rounds=3, settings=settings))
-    for name, site in rivals(settings=settings).items():
+@pytest.mark.parametrize(
+    ("settings", "local_epochs"),
+    [({}, 1), (KEPT, 1), ({"schedule": "cosine"}, 2)],
+    ids=["afresh", "kept", "by a schedule, two epochs a round"],
+)
+def test_it_is_what_local_training_is(settings, local_epochs):
+    fields = {"settings": settings, "local_epochs": local_epochs}
+    _, local = run(config("local", rounds=3, **fields))
+    for name, site in rivals(**fields).items():
         assert same(site.store.get(ALONE, 3), local[name].store.get(PERSONAL, 3))
-        assert (3 in site.store.rounds(ALONE_OPTIMIZER)) is bool(settings)
+        assert (3 in site.store.rounds(ALONE_OPTIMIZER)) is (settings is KEPT)
 
 
 def test_the_best_rounds_model_is_that_rounds():

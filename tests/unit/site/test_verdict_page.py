@@ -1,6 +1,7 @@
 """What a hospital finds beside its model: what taking part was worth to it, in words."""
 
 import json
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ from tiny import config
 
 from medpfl.bundle.description import readme
 from medpfl.bundle.verdict import KEPT, lead, means, page, section, uses
+from medpfl.core.statefile import read_state
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.site.store import DiskStore
@@ -189,21 +191,43 @@ def test_the_readme_has_a_section_where_the_card_has_a_verdict():
     assert f"{some}\n\n    {EVIL}\n    b\n\nWeights" in readme(said, inputs)
 
 
-@pytest.mark.parametrize(("fields", "there"), [({"alone": "yes", "use": "blend"}, True), ({"alone": "no"}, False)])
+SLOWLY = {"select_by": "accuracy", "settings": {"lr": 0.01, "batch_size": 4}}
+"""Of two rounds the first is selected."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "there"),
+    [({"alone": "yes", "use": "blend"}, True), ({"alone": "yes"} | SLOWLY, True), ({"alone": "no"}, False)],
+)
 def test_it_lies_beside_the_card_of_both_models(tmp_path, fields, there):
     federation = Federation.of(config("fedbn", rounds=2, **fields))
     stores = {name: DiskStore(tmp_path / name, durable=False) for name in federation.config.site_names}
     sites = {name: federation.site(name, store) for name, store in stores.items()}
     run_in_process(federation.plan(), sites, federation.model, workers=1)
-    for which in ("selected", "last"):
-        folder = tmp_path / "site-2" / which
+    gained, rounds = [], set()
+    for which, name in product(("selected", "last"), sites):
+        folder = tmp_path / name / which
         found = json.loads((folder / "card.json").read_text())
         assert (folder / "verdict.html").exists() == ("verdict" in found) == there
-        if there:
-            # The gain is that of the model in this folder.
-            used, alone = found["test"]["accuracy"], found["verdict"]["alone"]["accuracy"]
-            assert found["verdict"]["gain"]["accuracy"]["difference"] == pytest.approx(used - alone)
-            assert lead(found).split(" points")[0].split(":")[0] in (folder / "verdict.html").read_text()
+        if not there:
+            continue
+        # The gain is that of the model in this folder.
+        said = found["verdict"]
+        for measure in ("accuracy", "balanced_accuracy", "auroc"):
+            if gain := said["gain"][measure]:
+                assert gain["difference"] == pytest.approx(found["test"][measure] - said["alone"][measure])
+                gained.append(gain["difference"])
+        assert (which == "selected") == ("brier" in said["gain"])
+        if further := said["gain"].get("brier"):  # less of it is better
+            assert further["difference"] == pytest.approx(said["alone"]["brier"] - found["test"]["brier"]) != 0
+        rounds.add(found["round"])
+        weight = said["used"]["weight"]
+        assert weight < 1 or said["used"]["round"] == found["round"]
+        state, _ = read_state(folder / "model.safetensors")
+        assert not 0 < weight < 1 or state["blend_weight"].item() == weight
+        assert lead(found).split(" points")[0].split(":")[0] in (folder / "verdict.html").read_text()
+    assert any(gained) == there
+    assert "select_by" not in fields or rounds == {1, 2}
 
 
 def test_what_was_seen_of_the_test_stands_on_the_page():
