@@ -11,12 +11,17 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import hypothesis
 import pytest
 import typer.main
 import typer.testing
 
 # Tests run side by side, and networks this small only wait for more threads; the processes of a test inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# How long an example takes says what else the machine does.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 _began = time.monotonic()
 

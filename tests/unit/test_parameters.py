@@ -158,7 +158,7 @@ class Fixed:
         return f"Fixed({self.pieces})"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(declarations(), st.integers(0, 1000))
 def test_any_declaration_covers_the_state_and_is_disjoint(declaration, seed):
     torch.manual_seed(seed)

@@ -98,7 +98,7 @@ tensors = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(names, tensors, min_size=1, max_size=6))
 def test_serialised_bytes_is_the_size_of_the_safetensors_message(state):
     assert serialised_bytes(state) == len(save(state))

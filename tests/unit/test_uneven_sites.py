@@ -149,7 +149,7 @@ parts_of_sites = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(parts_of_sites, st.sampled_from(["fedavg", "fedbn", "f-fedap", "local"]), st.integers(1, 4))
 def test_any_few_images_train_and_are_measured(sites, algorithm, batch_size):
     """The network has batch norm on features, which a batch of one image has no statistics for."""

@@ -71,7 +71,7 @@ def test_the_models_mode_and_hooks_are_as_before():
     assert not model.norm._forward_pre_hooks
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_replacing_a_patient_moves_the_sum_by_twice_the_bound_at_most(data):
     patients = data.draw(st.integers(1, 5))

@@ -41,7 +41,7 @@ def parsed(made, inputs):
     return parser
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(TEXTS, min_size=1, max_size=3), TEXTS)
 @example(["$__import__('os').getpid()", "b"], "site-1")
 @example(["grade @::x", "b"], "site-1")
@@ -62,7 +62,7 @@ def test_names_are_refused_or_come_back_from_monai_as_they_are(classes, site):
     assert len(readme(made, inputs).splitlines()) == len(readme(card(), inputs).splitlines())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(TEXTS, VALUES, max_size=3))
 def test_model_arguments_are_refused_or_come_back_from_monai_as_they_are(arguments):
     made, inputs = card(model_args=arguments), stored_images(("a", "b"), 1, 28, 28)

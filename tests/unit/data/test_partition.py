@@ -25,7 +25,7 @@ def everything(partition) -> np.ndarray:
     return np.concatenate([getattr(site, part) for site in partition.sites for part in PARTS])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     kind=st.sampled_from(["dirichlet", "equal-dirichlet", "iid"]),
     alpha=ALPHAS,

@@ -67,7 +67,7 @@ def test_the_mean_deviation_is_that_of_all_deals():
             assert _mean_deviation(6, marked, drawn) == pytest.approx(by_hand)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(COUNTS)
 def test_skew_is_a_share_and_depends_on_neither_order_nor_names(counts):
     skew = label_skew(named(counts))
@@ -78,7 +78,7 @@ def test_skew_is_a_share_and_depends_on_neither_order_nor_names(counts):
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(COUNTS, st.integers(2, 50))
 def test_the_same_shares_of_more_samples_are_no_less_skewed(counts, times):
     more = [[times * n for n in site] for site in counts]
@@ -86,7 +86,7 @@ def test_the_same_shares_of_more_samples_are_no_less_skewed(counts, times):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 80), st.integers(2, 9), st.randoms(use_true_random=False))
 def test_samples_dealt_at_random_are_hardly_skewed_however_few(size, classes, random):
     assume(size * 20 >= 100)

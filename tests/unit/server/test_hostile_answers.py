@@ -248,7 +248,7 @@ def phase_of(plan, phase):
 
 @pytest.mark.parametrize("phase", ["prepare", "train", "validate", "test"])
 @pytest.mark.parametrize("algorithm", [pytest.param("fedavg", marks=pytest.mark.slow), "fedap"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_nothing_that_a_site_sends_ends_a_run(algorithm, phase, data):
     plan = make_plan(algorithm, rounds=1, min_sites=1)
@@ -264,7 +264,7 @@ def test_nothing_that_a_site_sends_ends_a_run(algorithm, phase, data):
         messages(plan, after)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_where_only_odd_answers_come_the_quorum_is_not_met(data):
     plan = make_plan(rounds=1)
@@ -296,7 +296,7 @@ models = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(fields=models)
 def test_any_model_of_flare_is_an_update_or_a_failure_in_words(fields):
     model = FLModel(ParamsType.FULL, {}, meta={})

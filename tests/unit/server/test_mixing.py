@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny import config as tiny_config
 from tiny import run
@@ -88,7 +88,6 @@ def test_identity_changes_no_bit():
     assert all(torch.equal(m["w"], e) for m, e in zip(mix(np.eye(8), updates), expected, strict=True))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 99))
 def test_against_a_float64_sum(sites, present, seed):
     rng = np.random.default_rng(seed)

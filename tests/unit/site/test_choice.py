@@ -50,7 +50,7 @@ def test_the_priors_mean():
     assert posterior_mean(np.zeros(101), MANY) == pytest.approx(0.4, abs=1e-4)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30), st.sampled_from(TRAIN))
 def test_on_the_cases_together_it_costs_no_more_than_is_said(cases, train):
     alone, other = np.array(cases).T.clip(1e-5, 1)

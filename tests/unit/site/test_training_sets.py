@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_guard import KEY, Guarded
 
@@ -128,7 +128,6 @@ def test_a_site_lets_its_data_grow_by_few_where_it_says_so(tmp_path):
 
 
 @given(st.lists(st.sets(st.integers(0, 12), min_size=1), min_size=2, max_size=8), st.integers(1, 6))
-@settings(deadline=None)  # each set is waited for until it is on the disk
 def test_no_two_runs_that_went_on_differ_by_few(tmp_path_factory, drawn, least):
     folder = tmp_path_factory.mktemp("site")
     taken = [chosen for chosen in drawn if not sets(folder, people(*chosen)).tell_of_few("ct", least, keep=True)]

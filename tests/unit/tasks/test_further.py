@@ -58,7 +58,7 @@ def test_many_validation_cases_take_little_memory():
     assert cut == thresholds_[1:][::-1][(tpr - fpr)[1:][::-1].argmax()] and most < 2**22
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(5, 60), st.integers(0, 10**6))
 def test_they_are_scikit_learns_under_any_weights(n, seed):
     rng = np.random.default_rng(seed)

@@ -41,7 +41,7 @@ def test_a_single_label_of_a_loader_is_one_column():
     assert TASK.loss(output, torch.tensor([1, 0])) == TASK.loss(output, torch.tensor([[1], [0]]))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(6, 40), st.integers(1, 4), st.integers(0, 10**6))
 def test_auc_is_the_mean_over_labels_of_the_known_cases(n, labels, seed):
     rng = np.random.default_rng(seed)
@@ -76,7 +76,7 @@ def test_accuracy_losses_and_gains_by_hand():
     assert gained["accuracy"]["difference"] == pytest.approx(1 / 3) and gained["auroc"] is None
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(2, 30), st.integers(1, 5), st.integers(0, 10**6))
 def test_a_gain_in_accuracy_is_the_difference_of_the_accuracies(n, labels, seed):
     """Also where of some cases many labels are known and of others few."""
@@ -104,7 +104,7 @@ def test_networks_of_another_number_of_outputs_are_refused():
     assert "each of 14 labels" in TASK.misfit((2, 11), (2, 1, 28, 28), 14)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(8, 60), st.integers(1, 4), st.integers(0, 10**6))
 def test_further_measures_are_scikit_learns_over_the_known_cases(n, labels, seed):
     rng = np.random.default_rng(seed)

@@ -13,7 +13,7 @@ from medpfl.tasks.ordinal import quadratic_kappa
 TASK = TASKS["ordinal"]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(4, 60), st.integers(2, 6), st.integers(0, 10**6))
 def test_kappa_is_scikit_learns(n, classes, seed):
     rng = np.random.default_rng(seed)
@@ -29,7 +29,7 @@ def test_no_kappa_is_below_minus_one():
     assert quadratic_kappa(6 - labels, labels, 7) == -1
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(2, 60), st.integers(2, 6), st.integers(0, 10**6))
 def test_of_one_grade_throughout_kappa_is_nothing_to_the_bit(n, classes, seed):
     labels = np.random.default_rng(seed).integers(classes, size=n)

@@ -40,7 +40,7 @@ def test_what_it_is_called():
     assert verdict(None) is None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(2, 40), st.integers(2, 5), st.integers(0, 10**6))
 def test_they_are_differences_of_the_measures_and_lie_in_their_intervals(n, classes, seed):
     rng = np.random.default_rng(seed)

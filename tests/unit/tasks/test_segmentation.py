@@ -91,7 +91,7 @@ def test_a_case_without_the_structure_says_nothing_of_it():
     assert TASK.losses(judge(Pixelwise(), images_of(predicted, true), "test", surfaces=False)).shape == (2,)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 10**6))
 def test_dice_is_monais(seed):
     torch.manual_seed(seed)
@@ -129,7 +129,7 @@ def test_an_output_that_is_not_finite_is_no_prediction():
     assert (found["dice"], found["volume_error"]) == (0.0, 1.0)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 10**6), st.floats(0.01, 0.99))
 def test_losses_of_a_mix_are_those_of_the_two_networks_together(seed, weight):
     torch.manual_seed(seed)

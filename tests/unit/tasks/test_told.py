@@ -57,7 +57,7 @@ def changed(task, predictions, case, rng):
     return scores, predictions[1]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(st.sampled_from(sorted(TASKS)), st.integers(2, 9), st.integers(0, 10**6), st.sampled_from((1, 4)))
 @example("segmentation", 2, 3, 1)  # Student's interval of two cases goes beyond any Dice
 def test_what_a_few_cases_gain_is_an_answer_that_may_leave(task, n, seed, few):
@@ -77,7 +77,7 @@ def test_what_a_few_cases_gain_is_an_answer_that_may_leave(task, n, seed, few):
         assert gain is None or gain["low"] <= gain["difference"] <= gain["high"], name
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(sorted(TASKS)), st.integers(1, 9), st.integers(0, 10**6))
 def test_what_a_few_cases_measure_is_an_answer_that_may_leave(task, n, seed):
     learned, found = TASKS[task], predicted(task, np.random.default_rng(seed), n)
@@ -89,7 +89,7 @@ def test_what_a_few_cases_measure_is_an_answer_that_may_leave(task, n, seed):
     }
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.sampled_from(sorted(TASKS)), st.integers(20, 90), st.integers(0, 10**6))
 @example("multi-label", 20, 190)  # three known labels of one patient, 53 of all
 def test_no_patient_moves_what_is_told_by_more_than_one_of_enough(task, n, seed):
