@@ -83,6 +83,16 @@ def test_a_fedavg_newcomer_has_the_common_model(tmp_path):
     assert found.received_bytes == serialised_bytes(state.shared["site-1"])
 
 
+def test_a_fedavg_newcomer_is_told_how_much_the_sites_numbers_of_samples_count():
+    """30 at most, which is 1.5 times the median."""
+    federation = Federation.of(config("fedavg", largest_weight=1.5))
+    names = federation.config.site_names
+    server = after(federation, dict.fromkeys(names, federation.initial_shared))
+    server = replace(server, samples=dict(zip(names, (10, 20, 100), strict=True)))
+    found = begun(federation, server, images())
+    assert list(found.row.values()) == pytest.approx([1 / 6, 2 / 6, 3 / 6])
+
+
 class Nearest(MeasuredMixing):
     """By the sites' means of what each has measured, and no more than its author has to say."""
 
@@ -132,6 +142,15 @@ def test_a_mixing_of_ones_own_without_a_rule_or_a_share_of_its_own(nearest, monk
     assert list(row.values()) == pytest.approx([1 / 2, 1 / 4, 1 / 4] if weighs else [2 / 3, 1 / 6, 1 / 6])
     results = joined_results(plan_of(federation), server, federation.model(), 1, {})
     assert results["rules"]["shared"]["what"] == "the sites' models by its own row of W"
+
+
+def test_a_site_whose_statistics_are_gone_is_not_mixed_in(nearest):
+    federation = Federation.of(nearest)
+    shared = dict.fromkeys(nearest.site_names, federation.initial_shared)
+    means = {"site-1": {"mean": torch.tensor(1.0)}, "site-3": {"mean": torch.tensor(4.0)}}
+    server = after(federation, shared, kept={"nearest": means})
+    _, row = Welcome(plan_of(federation), server, federation.input_format(), 1).offer({"mean": torch.zeros(())})
+    assert row == pytest.approx({"site-1": 0.8, "site-3": 0.2})
 
 
 def test_uniform_is_the_mean(tmp_path):
@@ -269,6 +288,19 @@ def test_the_best_epoch_is_kept_and_none_may_be_the_best():
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     assert adapt(model, data, config("fedbn", settings={"lr": 40.0}), "new", 2)[0] == 0
     assert same(model.state_dict(), before)
+
+
+def test_each_epoch_has_an_order_of_its_own_and_the_same_when_joining_again():
+    """The caller's training too begins from what that order is drawn from."""
+    run_config, seen = config("fedbn"), []
+    model, data = Federation.of(run_config).model(), images()
+    for _ in range(2):
+        adapt(
+            model, data, run_config, "new", 3, lambda order: seen.append((order.initial_seed(), torch.initial_seed()))
+        )
+    assert len(set(seen)) == 3
+    assert seen[:3] == seen[3:]
+    assert all(order == drawn for order, drawn in seen)
 
 
 def test_training_that_diverges_is_said(tmp_path):

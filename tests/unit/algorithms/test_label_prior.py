@@ -38,14 +38,15 @@ def test_they_are_frequencies(counts, smoothing):
     assert bool((found > 0).all())
 
 
-def test_what_is_minimised_has_them_and_what_leaves_does_not():
+@pytest.mark.parametrize("tau", [1.0, 0.5])
+def test_what_is_minimised_has_them_and_what_leaves_does_not(tau):
     """The weights are the logits of the two classes; the site's only sample is of the first (p = 2/3, 1/3)."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2))
     x, y = next(one_sample().batches("train", 1))
-    whole = method(config("fedavg", settings={"prior": 1.0}), model)
+    whole = method(config("fedavg", settings={"prior": tau}), model)
     whole.begin()
     reported, minimised = whole.objective(model)(x, y)
-    expected = cross_entropy(model(x) + torch.tensor([2 / 3, 1 / 3]).log(), y)
+    expected = cross_entropy(model(x) + tau * torch.tensor([2 / 3, 1 / 3]).log(), y)
     torch.testing.assert_close(reported, expected)
     torch.testing.assert_close(minimised, expected)
 
@@ -85,6 +86,9 @@ def test_off_by_default_and_refused_in_words():
         config("local", settings={"prior": 1.0})
     with pytest.raises(UserError, match="prior"):
         config("fedavg", settings={"prior": -1.0})
+    for name in ("class_weights", "sampling"):
+        with pytest.raises(UserError, match=f"{name}=balanced would do so again: leave one"):
+            config("fedavg", settings={"prior": 1.0, name: "balanced"})
 
 
 class Scaled(nn.Module):

@@ -99,6 +99,9 @@ def test_controls_count_in_the_traffic():
     ("fields", "words"),
     [
         ({"settings": {"momentum": 0.9}}, "with momentum it is not"),
+        ({"settings": {"optimizer": "adam"}}, "with another optimizer it is not"),
+        ({"settings": {"grad_clip": 1.0}}, "with grad_clip it is not"),
+        ({"settings": {"precision": "fp16"}}, "some are dropped"),
         ({"settings": {"update_clip": 1, "update_noise": 1}}, "would leave beside it as they are"),
         ({"personal": "heads:0.5"}, "parts of some are personal"),
         ({"mixing": "median"}, "joins models otherwise"),

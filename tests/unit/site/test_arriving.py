@@ -10,7 +10,7 @@ from tiny import Wide, config, imprinting, sites_of
 
 from medpfl.algorithms.start import START as START_WEIGHTS
 from medpfl.core.messages import Failure, Message, named
-from medpfl.core.parameters import StateError
+from medpfl.core.parameters import StateError, distance
 from medpfl.engine.federation import Federation
 from medpfl.site.answer import answer
 from medpfl.site.arriving import Arriving
@@ -98,6 +98,32 @@ def test_from_round_to_round_the_site_knows_what_came_in_the_last():
     away["fc2.bias"][0] += 4 * step  # of four rounds from the first model it would be less than their six
     assert "3 times is the limit" in refused(site, Message("train", 4, away), model)
     assert not isinstance(answer(site, Message("train", 4, came), model), Failure)
+
+
+def test_a_short_update_does_not_narrow_the_next_limit():
+    """The longest so far counts: near the end of training steps are short."""
+    federation, site, model = begun(SitePolicy(largest_jump=10))
+    update = answer(site, Message("train", 1, federation.initial_shared), model)
+    step = site.book.read(site.contract).step
+    site.party.config = site.party.config.model_copy(update={"settings": {"lr": 1e-3, "batch_size": 4}})
+    site.party.config.__dict__.pop("all_settings", None)
+    came = {name: tensor.clone() for name, tensor in update.tensors.items()}
+    update = answer(site, Message("train", 2, came), model)
+    assert 0 < distance(came, update.tensors) < step / 2
+    assert site.book.read(site.contract).step == step
+
+
+def test_what_comes_from_a_later_round_on_does_not_come_before():
+    """A control in the first round would lead it away from the contract's first model."""
+    federation, site, model = begun(SitePolicy(), "scaffold")
+    start = federation.initial_shared
+    control = named("control", {name: torch.zeros_like(start[name]) for name, _ in model.named_parameters()})
+    words = "contract: 'control' is not as the method has it"
+    assert refused(site, Message("train", 1, start | control), model) == words
+    update = answer(site, Message("train", 1, start), model)
+    came = {name: update.tensors[name].clone() for name in start}
+    assert refused(site, Message("validate", 5, came | control), model) == words
+    assert not isinstance(answer(site, Message("train", 2, came | control), model), Failure)
 
 
 @pytest.mark.parametrize("round_", [1, 2])

@@ -64,6 +64,7 @@ def test_the_same_patients_are_not_read_otherwise_in_few_images(tmp_path):
     )
     assert read(tmp_path, ten, ten) == read(tmp_path, ten, ten) == ""
     assert read(tmp_path, ten, [*range(1, 10), 77]) == words == read(tmp_path, range(20, 31), range(11), data="alias")
+    assert read(tmp_path, range(20, 29), range(9), data="alias") == words  # nine of the ten
     assert listed(f"policy: {words}", set()) == f"policy: {words}"
     assert read(tmp_path, ten, range(100, 110)) == ""  # all of them: at another size
     assert read(tmp_path, range(20, 30), range(200, 210), data="alias") == ""
@@ -109,6 +110,14 @@ def test_many_readings_of_the_same_patients_would_be_solved_for_each(tmp_path):
     assert listed(f"policy: {many[-1]}", set()) == f"policy: {many[-1]}"
     for size in range(1, 9):
         assert read(tmp_path, range(12), range(1000 * size, 1000 * size + 12)) == ""
+
+
+def test_how_many_readings_there_may_be_rests_on_the_largest_of_them(tmp_path):
+    """Of 12 patients and 3 at least four, the fourth of them of half of the patients."""
+    assert read(tmp_path, range(12), range(12)) == ""
+    assert read(tmp_path, range(12), [*range(100, 105), *range(5, 12)]) == ""
+    assert read(tmp_path, range(12), [*range(5), *range(105, 109), *range(9, 12)]) == ""
+    assert read(tmp_path, range(6), range(6)) == ""
 
 
 def test_a_site_lets_its_data_grow_by_few_where_it_says_so(tmp_path):
