@@ -19,12 +19,13 @@ from medpfl.site.store import MemoryStore
 POLICY = SitePolicy(copied_rows=0.1)
 
 
-def hello(tmp_path, weights, algorithm="fedavg", policy=POLICY, **fields):
+def hello(tmp_path, weights, algorithm="fedavg", policy=POLICY, public=False, **fields):
     save_file(weights, tmp_path / "first.safetensors")
     federation = Federation.of(config(algorithm, model="tiny:Wide", init=str(tmp_path / "first.safetensors"), **fields))
     if policy.approved:
         policy = policy.model_copy(update={"approved": (Contract(federation.config).hash,)})
     site = federation.guarded(federation.site("site-1", MemoryStore()), policy=policy)
+    site.public = public
     info = {"split": federation.split.description()}
     return answer(site, Message("prepare", 0, named(START, federation.start.state), info), federation.model())
 
@@ -51,6 +52,7 @@ def test_start_weights_are_taken_of_approved_contracts_alone(tmp_path, algorithm
     assert hello(tmp_path, weights, algorithm, own).reason.startswith("policy: the job brings weights")
     approving = own.model_copy(update={"approved": ("this one's",)})
     assert not isinstance(hello(tmp_path, weights, algorithm, approving), Failure)
+    assert not isinstance(hello(tmp_path, weights, algorithm, own, public=True), Failure)
 
 
 def test_other_start_weights_are_taken(tmp_path):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from test_guard import KEY, Guarded
 
 from medpfl.config.run import make_config
+from medpfl.core.messages import Failure
 from medpfl.data.sites import open_source
 from medpfl.data.source import training_patients
 from medpfl.site.contract import Contract
@@ -223,6 +224,18 @@ def test_a_hello_binds_nobody_before_anything_is_trained(tmp_path):
         site.site.sets = sets(tmp_path, people(*range(number)))
         site.hello()
     site.train(1)
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_one_patient_more_is_too_few_where_an_update_rests_on_two(tmp_path, least):
+    replies = []
+    for name, number in (("a", 20), ("b", 21)):
+        site = Guarded(folder=tmp_path / name, key=KEY, policy=SitePolicy(least_patients=least))
+        site.site.sets = sets(tmp_path, people(*range(number)))
+        replies.append(site.ask("prepare"))
+        if name == "a":
+            site.train(1)
+    assert [isinstance(reply, Failure) for reply in replies] == [False, least == 2]
 
 
 def test_a_run_that_sends_nothing_of_its_training_binds_nobody(tmp_path):
