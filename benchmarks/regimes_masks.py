@@ -126,7 +126,7 @@ def twice_alone(seed: int, fields: dict) -> dict[str, np.ndarray]:
 def _blended(found: list[Candidate], config: RunConfig, data, model: torch.nn.Module):
     mine, theirs = (c.predictions("validation", config, data, model) for c in found)
     losses = config.learned.mixed_losses
-    told = evidence(data, "validation")
+    told = evidence(data)
     weight = chosen("blend", lambda w: told(losses(mine, theirs, w)), training_cases(config, data, mine))
     return used_state(config, *found, weight)
 
