@@ -19,7 +19,7 @@ than both ends on the cases that it was trained on, of which there are more, it 
 ``best`` takes the other model only if the cases support it: a sign-flip test (Fisher, 1935) of the paired losses at the
 one-sided level :data:`LEVEL`, divided by the number of models of which the other is the best on these cases. Where none
 of them is better (differences symmetric about 0, or worse), one is taken with that probability at most, however few the
-cases. A model trained alone that gives no case a finite number is no model to keep: no test is asked then.
+cases.
 
 A case is what is independent: a patient, where it is known whose samples are, with the mean loss over all of them
 (:func:`medpfl.site.candidates.evidence`). Thirty slices of one patient tell of one patient.
@@ -70,10 +70,7 @@ def chosen(
     if rule == "received":
         return 1.0
     if rule == "best":
-        own, half, other = map(losses, (0.0, 0.5, 1.0))
-        if (half == other).all() and other.sum() < own.sum():  # a half of what gives no number changes nothing
-            return 1.0
-        return float(supported(own - other, LEVEL / others))
+        return float(supported(losses(0.0) - losses(1.0), LEVEL / others))
     total = np.array([losses(weight).sum() for weight in _WEIGHTS])
     if np.ptp(total) < _SAME:
         return 0.0

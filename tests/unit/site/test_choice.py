@@ -9,7 +9,6 @@ from scipy.special import softmax
 from medpfl.core.gain import fewest_to_choose
 from medpfl.site import choice
 from medpfl.site.choice import LEVEL, chosen, posterior_mean, share_of_further, supported
-from medpfl.tasks import TASKS
 
 
 def losses_of(alone: np.ndarray, other: np.ndarray):
@@ -191,20 +190,6 @@ def test_best_takes_what_is_clearly_better_and_never_on_four_cases():
     assert chosen("best", losses_of(np.full(10, 0.5), np.full(10, 0.9)), MANY) == 1.0
     assert chosen("best", losses_of(np.full(10, 0.9), np.full(10, 0.5)), MANY) == 0.0
     assert chosen("best", losses_of(np.full(4, 0.1), np.full(4, 0.9)), NONE) == 0.0
-
-
-@pytest.mark.parametrize("task", ["classification", "multi-label"])
-@pytest.mark.parametrize("n", [1, 4])
-def test_best_keeps_no_model_without_a_finite_number(task, n):
-    """Of fewer than five cases no test tells, but one of the two is none."""
-    learned, labels = TASKS[task], np.arange(n) % 2 if task == "classification" else np.eye(2)[np.arange(n) % 2]
-    none, poor = np.full((n, 2), np.nan), np.full((n, 2), 0.5)
-
-    def used(alone, other):
-        return chosen("best", lambda w: learned.mixed_losses((alone, labels), (other, labels), w), NONE)
-
-    assert used(none, poor) == 1.0
-    assert used(poor, none) == used(none, none) == used(poor, poor) == 0.0
 
 
 @pytest.mark.parametrize("others", range(1, 7))
