@@ -14,7 +14,7 @@ from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run
 from medpfl.algorithms.mixing import Samples
 from medpfl.core.errors import UserError
-from medpfl.core.numbers_in_words import many
+from medpfl.core.numbers_in_words import count
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.reasons import Reason
 from medpfl.core.settings import Settings, setting
@@ -71,7 +71,7 @@ class HeadFirst(Mechanism):
     def each_round(self) -> str:
         """The head's epochs."""
         epochs = self.settings.head_epochs
-        return f"{many(epochs, 'epoch')} of the personal part"
+        return f"{count(epochs, 'epoch')} of the personal part"
 
     def begin(self, round_: LocalRound) -> Part:
         """The head, then the body."""

@@ -7,7 +7,7 @@ local adaptation. arXiv 2002.04758, 2020. Any method can have it. The rounds are
 from __future__ import annotations
 
 from medpfl.algorithms.mechanism import LocalRound, Mechanism
-from medpfl.core.numbers_in_words import many
+from medpfl.core.numbers_in_words import count
 from medpfl.core.settings import Settings, setting
 from medpfl.core.site_data import SiteData
 from medpfl.training.loop import train_plainly
@@ -38,7 +38,7 @@ class FineTuning(Mechanism):
     def further(self) -> str:
         """What is trained at the end."""
         told = {"epoch": self.settings.finetune_epochs, "step": self.settings.finetune_steps}
-        return " or ".join(many(number, what) for what, number in told.items() if number)
+        return " or ".join(count(number, what) for what, number in told.items() if number)
 
     def epochs(self, data: SiteData, trainer: Trainer) -> int:
         """How many; the larger number of the two settings."""

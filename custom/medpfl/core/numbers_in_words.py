@@ -8,12 +8,7 @@ from medpfl.core.measure import NONE
 
 
 def count(number: int, noun: str) -> str:
-    """'1 site', '5 sites'."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def many(number: int, noun: str) -> str:
-    """The same of what may be thousands: '1 file', '12,000 files'."""
+    """'1 site', '5 sites', '12,000 files'."""
     return f"{number:,} {noun}" + "s" * (number != 1)
 
 

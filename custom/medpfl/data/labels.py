@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medpfl.core.errors import UserError
-from medpfl.core.numbers_in_words import many
+from medpfl.core.numbers_in_words import count
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
@@ -46,7 +46,7 @@ def counted(targets: Sequence[Target], classes: Sequence[str], noun: str) -> str
     of = [f" of {n:,} known" if n < len(targets) else "" for n in known]
     line = ", ".join(f"{name} {n:,}{some}" for name, n, some in zip(classes, there, of, strict=True))
     without = sum(not present(target) for target in targets)
-    return line + (f"; {many(without, noun)} with none of them" if without else "")
+    return line + (f"; {count(without, noun)} with none of them" if without else "")
 
 
 def strata(targets: Sequence[Target], classes: int) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from medpfl.core.errors import UserError
-from medpfl.core.numbers_in_words import many
+from medpfl.core.numbers_in_words import count
 from medpfl.core.seeding import derive_seed
 from medpfl.core.site_data import PARTS, Part
 from medpfl.data.files import composed
@@ -175,7 +175,7 @@ def in_numbers(parts: Mapping[Part, Sequence[Sample]]) -> str:
 
     def number(part: Part) -> str:
         people = len({sample.patient for sample in parts[part]})
-        whose = f" of {many(people, 'patient')}" if people < len(parts[part]) else ""
+        whose = f" of {count(people, 'patient')}" if people < len(parts[part]) else ""
         return f"{part} {len(parts[part]):,}{whose}"
 
     return ", ".join(map(number, PARTS))

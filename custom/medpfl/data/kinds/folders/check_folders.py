@@ -9,7 +9,7 @@ from typing import Any
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
-from medpfl.core.numbers_in_words import count, many
+from medpfl.core.numbers_in_words import count
 from medpfl.core.site_data import PARTS
 from medpfl.data.arguments import named_classes, read_arguments
 from medpfl.data.files import PICTURES, files_below, unread_pictures
@@ -91,7 +91,7 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
         report.append(Finding("warning", unread))
     other = len(files) - sum(map(len, layout.centres.values())) - len(labelled)
     if other:
-        report.append(Finding("ok", f"{many(other, 'other file')} in the folder, not read"))
+        report.append(Finding("ok", f"{count(other, 'other file')} in the folder, not read"))
     if layout.people:
         report += people(layout.centres)
     return report + repeated(good, layout.classes)
@@ -102,8 +102,8 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
     counts = layout.counts(pictures)
     listed = counted([picture.target for picture in pictures], layout.classes, "picture")
     people = count_people(pictures)
-    whose = f" of {many(people, 'patient')}" if people < len(pictures) else ""
-    found = [("ok", f"{many(len(pictures), 'picture')}{whose}: {listed}")]
+    whose = f" of {count(people, 'patient')}" if people < len(pictures) else ""
+    found = [("ok", f"{count(len(pictures), 'picture')}{whose}: {listed}")]
     alone = [p for p in pictures if p.patient == p.id and p.file.suffix.lower() in PICTURES]
     if layout.people and alone:
         words = f"{len(alone):,} of them have no patient, {alone[0].file} first: each counts as its own"
@@ -123,7 +123,7 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
             for words in (TOO_DARK, FAINT)
         )
         if few:
-            found.append(("warning", f"{len(few):,} DICOM image{'s' * (len(few) != 1)}, {few[0].file} first: {FAINT}"))
+            found.append(("warning", f"{count(len(few), 'DICOM image')}, {few[0].file} first: {FAINT}"))
         if highest > DARK and dark:
             words = f"{len(dark):,} files of 16 bits have no pixel above {DARK} of 255, {dark[0].file} first"
             found.append(("warning", f"{words}: values of 12 bits? rescale them first"))

@@ -14,7 +14,7 @@ import numpy as np
 from medpfl.algorithms import LOCAL
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
-from medpfl.core.numbers_in_words import count, many
+from medpfl.core.numbers_in_words import count
 from medpfl.data.finding import Finding, counted_once
 from medpfl.data.kinds.folders.layout import Picture
 from medpfl.data.kinds.folders.patient_pattern import all_of_one, keeping_together, level_of_one
@@ -139,7 +139,7 @@ def _centre(source: Masked, centre: str, seen: Mapping[Pair, Seen | str]) -> Ite
     patients = count_people(seen)
     cases = len({(pair.patient, pair.case) for pair in named_alike(list(seen))})
     good = [one for one in seen.values() if isinstance(one, Seen)]
-    whose = f"{many(cases, 'case')} of {many(patients, 'patient')}"
+    whose = f"{count(cases, 'case')} of {count(patients, 'patient')}"
     yield "ok", f"{len(seen):,} {noun}, {whose}"
     if source.reading.patient and patients == 1 < len(seen):
         yield level_of_one(layout.centres.values()), all_of_one(len(seen), noun, centre, source.reading.patient)

@@ -10,7 +10,7 @@ import numpy as np
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
-from medpfl.core.numbers_in_words import by, many
+from medpfl.core.numbers_in_words import by, count
 from medpfl.core.site_data import PARTS, Part
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.finding import Finding
@@ -166,7 +166,7 @@ def _patients(dataset: ImageDataset) -> list[Finding]:
         if count_people(images) == 1 < len(images):
             findings.append(Finding(alone, f"{name}: all images are of one patient: none is left to test on"))
         number, parts = count_people(images), split_patients(images, _FRACTIONS, 1.0, 0, name)
-        whose, by = many(number, "patient"), "the default split"
+        whose, by = count(number, "patient"), "the default split"
         findings.append(Finding("ok", f"{name}: {len(images):,} images of {whose}; by {by} {in_numbers(parts)}"))
         findings += [Finding("warning", f"{name}: {words}") for words in no_validation(images, parts, name, by)]
     return findings

@@ -13,7 +13,7 @@ import numpy as np
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError, first_line
-from medpfl.core.numbers_in_words import by, many
+from medpfl.core.numbers_in_words import by, count
 from medpfl.core.site_data import PARTS, Part
 from medpfl.data.arguments import named_classes, read_arguments
 from medpfl.data.finding import Finding, counted_once
@@ -89,7 +89,7 @@ def check_scans(path: str | Path, data_args: Mapping[str, Any], progress: Progre
         return Checked([Finding("error", str(error))], {}, None)
     classes = ", ".join(manifest.classes)
     phantom = "synthetic volumes, not patients: " if manifest.phantom else ""
-    report = [Finding("ok", f"{phantom}{manifest.name}, {many(len(manifest.centres), 'centre')}, {kinds}: {classes}")]
+    report = [Finding("ok", f"{phantom}{manifest.name}, {count(len(manifest.centres), 'centre')}, {kinds}: {classes}")]
     if not asked:
         report.append(Finding("note", _ORDER if (manifest.root / MANIFEST).is_file() or found.is_file() else _DERIVED))
     report += [Finding("warning", message) for message in unused]
@@ -117,7 +117,7 @@ def check_scans(path: str | Path, data_args: Mapping[str, Any], progress: Progre
 
 def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
     scans = reading.scans
-    lines = [f"{many(count_people(scans), 'patient')}, {many(len(scans), 'scan')} that can be used"]
+    lines = [f"{count(count_people(scans), 'patient')}, {count(len(scans), 'scan')} that can be used"]
     if not scans:
         return lines
     lines.append(counted([scan.target for scan in scans], manifest.classes, "scan"))
@@ -148,7 +148,7 @@ def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
         listed = ", ".join(f"{name} {count:,}" for name, count in sorted(reading.modalities.items()))
         lines.append(f"series of other modalities in the folder, not used: {listed}")
     if reading.ignored:
-        lines.append(f"{many(reading.ignored, 'other file')} in the folder, not read")
+        lines.append(f"{count(reading.ignored, 'other file')} in the folder, not read")
     return lines
 
 
@@ -199,12 +199,12 @@ def _odd(manifest: Manifest, reading: Reading, modality: Modality) -> list[str]:
     low = WHOLE_CHEST if modality == "CT" else 0.0
     if short := [i for i, source in enumerate(reading.sources) if source.coverage < low]:
         lines.append(
-            f"{many(len(short), 'scan')} of less than {WHOLE_CHEST:.0f} mm from bottom to top, not a whole chest: "
+            f"{count(len(short), 'scan')} of less than {WHOLE_CHEST:.0f} mm from bottom to top, not a whole chest: "
             f"{scans[short[0]].place} first, {reading.sources[short[0]].coverage:.0f} mm"
         )
     if apart := [scan for scan, source in zip(scans, reading.sources, strict=True) if _interspaced(source)]:
         lines.append(
-            f"{many(len(apart), 'scan')} with gaps between thin slices, {apart[0].place} first: what is between them "
+            f"{count(len(apart), 'scan')} with gaps between thin slices, {apart[0].place} first: what is between them "
             "has not been imaged"
         )
     if alone:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from medpfl.core.errors import first_line
-from medpfl.core.numbers_in_words import many
+from medpfl.core.numbers_in_words import count
 from medpfl.data.files import PICTURES, UNREAD_PICTURES, composed, files_below, is_nifti, nifti_stem
 from medpfl.data.kinds.folders.xray import MODALITIES, is_dicom, read_head
 from medpfl.data.kinds.masks.pairs import pair
@@ -63,21 +63,21 @@ def in_words(inventory: Inventory) -> list[str]:
     nifti = sum(one.form == "NIfTI" and one.hu is None for one in usable)
     no_ct = sum(one.hu is False for one in usable)
     lines = [
-        f"{many(len(usable), 'CT volume')} that can be used, of {_people(usable)}"
+        f"{count(len(usable), 'CT volume')} that can be used, of {_people(usable)}"
         + (f"; {nifti:,} of them NIfTI, which does not say that it is CT" if nifti else "")
         + (f"; {no_ct:,} of them no CT by their values" if no_ct else ""),
         ", ".join(f"{forms[form]:,} {words}" for form, words in _FORMS.items() if forms[form])
-        + (f"; {many(inventory.others, 'other file')}" if inventory.others else ""),
+        + (f"; {count(inventory.others, 'other file')}" if inventory.others else ""),
     ]
     if mr := [one for one in found if one.mr]:
         lines.append(
-            f"{many(len(mr), 'MR volume')} (DICOM) that can be used with --data-arg normalise, of {_people(mr)}"
+            f"{count(len(mr), 'MR volume')} (DICOM) that can be used with --data-arg normalise, of {_people(mr)}"
         )
     if xrays := [one for one in pictures if one.form == "X-ray"]:
-        lines.append(f"{many(len(xrays), 'X-ray image')} that can be read as pictures, of {_people(xrays)}")
+        lines.append(f"{count(len(xrays), 'X-ray image')} that can be read as pictures, of {_people(xrays)}")
     if masked := sum(one.masked for one in found):
         lines.append(
-            f"{many(masked, 'image')} with a mask beside, by their names: read for segmentation, unless a table of "
+            f"{count(masked, 'image')} with a mask beside, by their names: read for segmentation, unless a table of "
             "labels lies in the folder"
         )
     lines += _without(found) + _numbered(found)
@@ -91,7 +91,7 @@ def in_words(inventory: Inventory) -> list[str]:
 
 
 def _people(found: Iterable[Found]) -> str:
-    return many(len({one.patient or one.place for one in found}), "patient")
+    return count(len({one.patient or one.place for one in found}), "patient")
 
 
 def _without(found: Sequence[Found]) -> list[str]:
@@ -105,7 +105,7 @@ def _without(found: Sequence[Found]) -> list[str]:
     if not named:
         return []
     more = f"; and {len(named) - _NAMED:,} more" if named[_NAMED:] else ""
-    said = f"of {many(len(named), 'patient')} nothing can be used: {'; '.join(named[:_NAMED])}{more}"
+    said = f"of {count(len(named), 'patient')} nothing can be used: {'; '.join(named[:_NAMED])}{more}"
     return [said]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from medpfl.algorithms import LOCAL
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
-from medpfl.core.numbers_in_words import count, many
+from medpfl.core.numbers_in_words import count
 from medpfl.core.site_data import PARTS
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.series.series_set import SeriesSet
@@ -72,7 +72,7 @@ def _findings(
             yield Finding("error", f"{centre}: {error}")
             continue
         number = len(np.unique(data.persons[data.centres == centre])) if data.persons is not None else 0
-        whose = f" of {many(number, 'patient')}" if number else ""
+        whose = f" of {count(number, 'patient')}" if number else ""
         sizes = ", ".join(f"{part} {len(parts[part]):,}" for part in PARTS)
         by = "the file's split" if data.split is not None else "the default split"
         yield Finding("ok", f"{centre}: {len(windows):,} windows{whose}; by {by} {sizes}")
