@@ -143,7 +143,7 @@ def test_files_called_alike_at_two_sites_and_in_several_folds_are_of_several_pat
             names = {"image": f"{site}/00{number}.nii.gz", "label": f"{site}/00{number}_m.nii.gz"}
             save_nifti(home / names["image"], values)
             save_nifti(home / names["label"], mask)
-            entries.append(names | {"site": site, "fold": (k + number) % 2})
+            entries.append(names | {"site": site, "fold": ((0, 1), ("0", "1.0"))[k][(k + number) % 2]})
     source = opened(write_datalist(home / "list.json", training=entries), data_args=SMALL | {"fold": 0})
     source.prepare()
     assert {site: [p.id for p in source._parts(site)["test"]] for site in "AB"} == {

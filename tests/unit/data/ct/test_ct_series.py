@@ -96,6 +96,10 @@ def _as_text(keyword, value):
         (_as_text("PixelSpacing", "87"), "000.dcm has no PixelSpacing of 2 numbers"),
         (lambda n, d: d.pop("PixelData") if n == 2 else 0, "002.dcm: has no pixels"),
         (_on(5, SamplesPerPixel=3), "005.dcm: a picture with 3 colours"),
+        (
+            _set(PixelPaddingValue=[-2000, 0]),
+            r"000.dcm: has the PixelPaddingValue \[-2000, 0\], where one number is due",
+        ),
     ],
 )
 def test_what_makes_no_volume_is_an_error_in_words(tmp_path, change, words):

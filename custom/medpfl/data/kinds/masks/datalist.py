@@ -141,8 +141,8 @@ def _is_unlabelled(entry: Any) -> bool:
 
 
 def _of_fold(part: Part, entry: Mapping[str, Any], fold: int) -> Part:
-    """The part of an entry where a fold of the training list tests."""
-    return "test" if part == "train" and entry.get("fold") == fold else part
+    """The part of an entry where a fold of the training list tests; tables give its number as text, or as 0.0."""
+    return "test" if part == "train" and _said(entry, "fold").removesuffix(".0") == str(fold) else part
 
 
 def _said(entry: Mapping[str, Any], key: str) -> str:

@@ -162,8 +162,14 @@ def _rescaling(dataset: Dataset) -> tuple[float, float] | None:
 
 
 def padding_range(dataset: Dataset) -> tuple[int, int] | None:
-    """The least and the highest stored value that PixelPaddingValue and PixelPaddingRangeLimit say; None without."""
+    """The least and the highest stored value that PixelPaddingValue and PixelPaddingRangeLimit say; None without.
+
+    Raises:
+        ValueError: one of them is no number, or several.
+    """
     value, limit = dataset.get("PixelPaddingValue"), dataset.get("PixelPaddingRangeLimit")
+    if reason := _wrong_padding(dataset):
+        raise ValueError(reason)
     if value is None:
         return None
     bits, signed = int(dataset.BitsAllocated), bool(dataset.PixelRepresentation)
@@ -200,13 +206,21 @@ def _wrong_rescaling(dataset: Dataset) -> str | None:
     return None
 
 
+def _wrong_padding(dataset: Dataset) -> str | None:
+    for name in ("PixelPaddingValue", "PixelPaddingRangeLimit"):
+        value = dataset.get(name)
+        if value is not None and _number(value) is None:
+            return f"has the {name} {value}, where one number is due"
+    return None
+
+
 def _problem(file: IO[bytes], dataset: Dataset) -> str | None:
     """What is wrong with the pixels; the file stands where they begin."""
     syntax = dataset.file_meta.get("TransferSyntaxUID")
     samples = int(dataset.get("SamplesPerPixel") or 1)
     if samples != 1:
         return f"a picture with {samples} colours, not a slice of a volume (a screen capture?)"
-    if reason := _wrong_rescaling(dataset):
+    if reason := _wrong_rescaling(dataset) or _wrong_padding(dataset):
         return reason
     if syntax == DeflatedExplicitVRLittleEndian:
         return None  # Reading it has inflated it all, so it is complete.
