@@ -57,7 +57,6 @@ def test_every_command_has_both(commands, tmp_path):
         f"export class-means --sites 2 --job {tmp_path}/means",
     )
     assert "each sends 18 tensors and its class-means" in " ".join(said.split())
-    assert "anchor=0.1" in said
     assert "Li et al., ICML 2018" in said
     assert "weight of the penalty on moving away from the first model" in said
     assert "own_package.group_norm_cnn:GroupNormCNN" in said

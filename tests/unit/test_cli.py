@@ -18,6 +18,10 @@ from medpfl.config.run import RunConfig
     ("arguments", "said"),
     [
         ("run fedapp", "did you mean fedap"),
+        ("run FedProx", "unknown algorithm 'FedProx': did you mean fedprox? ("),
+        ("run lg_fedavg", "did you mean lg-fedavg? ("),
+        ("run FedHealth2", "did you mean fedap or d-fedap or f-fedap? ("),
+        ("run f-fedhealth2", "did you mean f-fedap? ("),
         ("run fedavg --mixing similarity --model monai:ViT --model-arg patch_size=7", "has none"),
         ("run fedbn --model monai:ViT --model-arg patch_size=7", "no batch-norm layer"),
         ("run fedbn --model monai:DenseNet121", "choose larger images"),

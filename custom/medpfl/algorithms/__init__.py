@@ -89,11 +89,22 @@ def algorithm(name: str) -> Algorithm:
         raise UserError(f"algorithm {name!r}: settings of one run are given by --set, here {settings}")
     if name.endswith(".py"):
         raise UserError(f"algorithm {name!r}: say which method of the file, {name}:NAME, with an Algorithm's name")
-    near = difflib.get_close_matches(name, known, n=2) or list(known)
+    near = _by_another_name(name) or difflib.get_close_matches(name, known, n=2) or list(known)
     own = "one of another package is there where that is installed, one of a file is FILE.py:NAME"
     raise UserError(
         f"unknown algorithm {name!r}: did you mean {' or '.join(near)}? (`medpfl algorithms` lists them; {own})"
     )
+
+
+def _by_another_name(given: str) -> list[str]:
+    """The methods whose name or title it is but for capitals, blanks and hyphens, else those whose paper has it so."""
+
+    def squeezed(text: str) -> str:
+        return "".join(filter(str.isalnum, text.lower()))
+
+    asked, known = squeezed(given), algorithms()
+    called = [name for name, method in known.items() if asked in (squeezed(name), squeezed(method.title))]
+    return called or [name for name, method in known.items() if asked and asked in squeezed(method.paper)]
 
 
 def taken_up(given: str) -> str:

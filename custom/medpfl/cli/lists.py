@@ -17,25 +17,24 @@ def algorithms(
         str | None, typer.Argument(help="A method, for its settings one by one.", show_default=False)
     ] = None,
 ) -> None:
-    """List the algorithms with paper, choices and settings; or the settings of one."""
+    """List the algorithms; or say of one what is personal, how updates are mixed, and its settings."""
     from medpfl.algorithms import algorithm, taken_up
     from medpfl.algorithms import algorithms as known
-    from medpfl.config.settings import described, own_defaults
-    from medpfl.core.settings import defaults, named_fields
+    from medpfl.config.settings import own_defaults
+    from medpfl.core.settings import defaults
     from medpfl.training.settings import Training
 
     if name is not None:
         _print_settings(algorithm(taken_up(name)))
         return
-    table = listing("algorithm", "personal", "mixing", "settings", "paper")
+    table = listing("algorithm", "what it does", "paper")
     for a in known().values():
-        own = {n for part in (a.mixing, *a.mechanisms) for n in named_fields(part.settings_class)} | set(a.settings)
-        settings = ", ".join(f"{n}={value}" for n, value, _, _ in described(a) if n in own)
-        table.add_row(a.name, a.personal, a.mixing.name, settings or "-", a.paper)
+        table.add_row(a.name, a.summary, a.paper)
     console.print(table)
     training = defaults(Training)
     usual = ", ".join(f"{k}={v}" for k, v in training.items())
     console.print(f"Training, for all: {usual}. Change any with --set KEY=VALUE.")
+    console.print("The settings of one, with their meaning: medpfl algorithms NAME")
     for a in known().values():
         own = [f"{k.replace('_', ' ')} {v}" for k, v in a.schedule.items()]
         own += [f"{k}={v}" for k, v in own_defaults(a).items() if k in training]
@@ -47,6 +46,7 @@ def _print_settings(method: Algorithm) -> None:
     from medpfl.config.settings import accepted, described
 
     console.print(f"{method.title} ({method.paper}): {method.summary}.", highlight=False)
+    console.print(f"Personal: {method.personal}. Mixing: {method.mixing.name}.", highlight=False)
     table = listing("--set", "default", "symbol", "what")
     for setting, default, symbol, what in described(method):
         table.add_row(setting, str(default), symbol, what)

@@ -19,12 +19,12 @@ from __future__ import annotations
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.fedap.mixings import Similarity, SimilarityClassifier, SimilarityRunning
 
-_PAPER = "Lu et al., IEEE Trans. Big Data 2022"
+_PAPER = "Lu et al., IEEE Trans. Big Data 2022; at first {}FedHealth 2, Chen et al. 2021"
 
 FEDAP = Algorithm(
     name="fedap",
     title="FedAP",
-    paper=_PAPER,
+    paper=_PAPER.format(""),
     summary="batch norm stays; mixing by similarity of all batch-norm inputs under a pretrained model",
     personal="batch-norm",
     mixing=Similarity,
@@ -33,7 +33,7 @@ FEDAP = Algorithm(
 D_FEDAP = Algorithm(
     name="d-fedap",
     title="d-FedAP",
-    paper=_PAPER,
+    paper=_PAPER.format("d-"),
     summary="FedAP with the similarity of the classification layer's input only",
     personal="batch-norm",
     mixing=SimilarityClassifier,
@@ -42,7 +42,7 @@ D_FEDAP = Algorithm(
 F_FEDAP = Algorithm(
     name="f-fedap",
     title="f-FedAP",
-    paper=_PAPER,
+    paper=_PAPER.format("f-"),
     summary="FedAP without a pretrained model: FedBN first, then similarity of running statistics",
     personal="batch-norm",
     mixing=SimilarityRunning,
