@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf, isnan
 
 import torch
 from torch import nn
@@ -80,12 +81,13 @@ class Rival:
             keep_latest(self.store, ALONE_OPTIMIZER, round_)
         self.store.put(ALONE, round_, copied(model))
         keep_latest(self.store, ALONE, round_)
-        loss = config.learned.mean_loss(model, self.data, "validation")
+        measured = config.learned.mean_loss(model, self.data, "validation")
+        loss = inf if measured is None or isnan(measured) else measured
         best, least = self._least()
-        if best and loss is not None and not loss <= least:  # of cases that tell nothing the last round counts
+        if best and loss > least:  # of cases that tell nothing the last round counts
             return
         self.store.put(ALONE_BEST, round_, copied(model))
-        found = {"round": round_, "loss": float("inf") if loss is None else loss}
+        found = {"round": round_, "loss": loss}
         self.store.put(ALONE_LOSS, 0, {k: torch.tensor(v, dtype=torch.float64) for k, v in found.items()})
         self.store.keep(ALONE_BEST, (round_,))
 
@@ -121,4 +123,4 @@ class Rival:
 
     def _least(self) -> tuple[int, float]:
         state = usable(self.store, ALONE_LOSS, 0, self.name)
-        return (0, float("inf")) if state is None else (int(state["round"]), float(state["loss"]))
+        return (0, inf) if state is None else (int(state["round"]), float(state["loss"]))

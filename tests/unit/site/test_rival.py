@@ -8,6 +8,7 @@ from tiny import config, run, same
 from medpfl.core.errors import TornFile
 from medpfl.site.rival import ALONE, ALONE_BEST, ALONE_FINISHED, ALONE_LOSS, ALONE_OPTIMIZER
 from medpfl.site.store import PERSONAL
+from medpfl.tasks.task import Task
 from medpfl.training.loop import TrainingDiverged, train_plainly
 
 KEPT = {"momentum": 0.9, "optimizer_state": "kept"}
@@ -77,3 +78,10 @@ def test_a_round_that_diverges_leaves_it_as_it_was(monkeypatch):
     assert again.store.rounds(ALONE) == again.store.rounds(ALONE_BEST) == [1]
     assert same(again.store.get(ALONE, 1), sites["site-1"].store.get(ALONE, 1))
     assert again.rival._before(3)[0] == 1  # from which the next goes on
+
+
+def test_a_round_whose_loss_is_no_number_is_the_best_only_until_there_is_one(monkeypatch):
+    losses = iter([float("nan"), 0.6, float("nan"), 0.5, 0.7])
+    monkeypatch.setattr(Task, "mean_loss", lambda *_: next(losses))
+    site = run(config("fedavg", alone="yes", rounds=5, sites=1))[1]["site-1"]
+    assert site.rival.round == 4 and site.rival._least() == (4, 0.5)
