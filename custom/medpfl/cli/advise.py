@@ -81,7 +81,7 @@ def advise(
             said = [flag_of(n) for n, value in options.line.items() if n != "task" and value not in (None, {})]
             if said := [*said, *(["--preset"] if options.preset else [])]:
                 raise UserError(f"{said[0]} has no meaning with --counts, which has the numbers; leave one of them out")
-            sites, measure = read_counts(counts)
+            sites, measure, dealt = read_counts(counts)
             if task and measure and measured(task) != measure:
                 raise UserError(f"--task {task}: {counts} is a run of another task; leave --task out")
             measure = measure or measured(task or "classification")
@@ -90,11 +90,11 @@ def advise(
 
             config, measure = _of_options(options)
             sites, dealt, notes = numbers_of(config)
-            shift = dealt if shift is None else shift
     except OtherTask as reason:
         write({"schema": 2, "notes": [str(reason)], "answers": []})
         console.print(str(reason), highlight=False, markup=False)
         return
+    shift = dealt if shift is None else shift
     if measure == "accuracy":
         require_classes(sites)
     else:  # a mask may have several, whose numbers tell no share: no regime of masks has a label skew

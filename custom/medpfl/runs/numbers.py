@@ -7,7 +7,7 @@ import torch
 from medpfl.config.run import RunConfig
 from medpfl.core.site_data import SiteData
 from medpfl.data.sites import open_source
-from medpfl.report.advice.numbers import PARTS, SiteNumbers
+from medpfl.report.advice.numbers import PARTS, SiteNumbers, shift_of
 
 
 def numbers_of(config: RunConfig) -> tuple[list[SiteNumbers], bool | None, list[str]]:
@@ -23,8 +23,7 @@ def numbers_of(config: RunConfig) -> tuple[list[SiteNumbers], bool | None, list[
     described = source.describe()
     notes = ["Numbers are of patients."] if described.get("preprocessing") else []
     if told := described["sites"]:
-        dealt = not described["partition"].startswith(("natural", "file:"))
-        shift = False if dealt else None
+        shift = shift_of(described["partition"])
         one_class = config.learned.one_class
         return [SiteNumbers.of(name, entry, one_class=one_class) for name, entry in told.items()], shift, notes
     cpu = torch.device("cpu")

@@ -45,11 +45,15 @@ def test_an_earlier_run_tells_them_too(tmp_path):
     }
     (tmp_path / "results.json").write_text(json.dumps(content))
     expected = [SiteNumbers(name, 5, 1, 4, {"0": 10}) for name in "ab"]
-    assert read_counts(tmp_path) == read_counts(tmp_path / "results.json") == (expected, "accuracy")
+    assert read_counts(tmp_path) == read_counts(tmp_path / "results.json") == (expected, "accuracy", None)
     content["config"]["task"] = "segmentation"  # whose counts are of images that have a structure, in any number
     entry["classes"] = {"0": 10, "1": 9}
     (tmp_path / "results.json").write_text(json.dumps(content))
-    assert read_counts(tmp_path) == ([site._replace(classes=None) for site in expected], "dice")
+    assert read_counts(tmp_path) == ([site._replace(classes=None) for site in expected], "dice", None)
+    for partition, shift in [("dirichlet:0.5", False), ("natural", None), ("file:mine.json", None)]:
+        content["data"]["partition"] = partition  # one data set that is dealt looks alike at all sites
+        (tmp_path / "results.json").write_text(json.dumps(content))
+        assert read_counts(tmp_path).shift is shift
     content["data"]["sites"] = {}
     (tmp_path / "results.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match="does not say its sites' numbers"):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 from medpfl.core.errors import UserError
 from medpfl.data.spreadsheet import says_separator
 from medpfl.report.advice.known import Measure, measured
-from medpfl.report.advice.numbers import PARTS, SiteNumbers
+from medpfl.report.advice.numbers import PARTS, SiteNumbers, shift_of
 from medpfl.report.reading import load_results
 
 CLASS = "class:"
@@ -31,10 +31,17 @@ _ROUNDED = 5
 
 
 class Told(NamedTuple):
-    """What a file or a run's folder says: two sites or more, and by what the run's task is measured; None of a file."""
+    """What a file or a run's folder says.
+
+    Attributes:
+        sites: two or more.
+        measure: by what the run's task is measured; None of a file.
+        shift: False where the run dealt one data set to its sites; None where that is not known.
+    """
 
     sites: list[SiteNumbers]
     measure: Measure | None = None
+    shift: bool | None = None
 
 
 def read_counts(path: Path) -> Told:
@@ -72,7 +79,7 @@ def _of_run(path: Path) -> Told:
         for part in PARTS:
             _number(path, name, part, entry.get(part) if isinstance(entry, dict) else None)
     sites = [SiteNumbers.of(name, entry, one_class=measure == "accuracy") for name, entry in told.items()]
-    return Told(_checked(path, sites), measure)
+    return Told(_checked(path, sites), measure, shift_of(results["data"].get("partition")))
 
 
 def _of_csv(path: Path, text: str) -> list[SiteNumbers]:

@@ -72,6 +72,16 @@ class Features(BaseModel):
     shift: bool | None
 
 
+def shift_of(partition: Any) -> bool | None:
+    """Whether images look different from site to site, by the partition that results name.
+
+    False where one data set is dealt to the sites; None, not known, where each has its own, where a file said whose
+    each image is, and where results do not say.
+    """
+    dealt = isinstance(partition, str) and partition and not partition.startswith(("natural", "file:"))
+    return False if dealt else None
+
+
 def features_of(sites: Sequence[SiteNumbers], shift: bool | None = None) -> Features:
     """The features of two sites or more, each with a training sample."""
     told = [site.classes for site in sites if site.classes and sum(site.classes.values())]
