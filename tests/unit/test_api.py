@@ -167,6 +167,8 @@ def test_held_out_centres_are_a_list_of_names_as_sites_are():
     [
         ({"rouds": 3}, "rouds=3: no option; did you mean rounds?"),
         ({"mu": 0.1}, r"a setting of training or of the method goes into settings=\{'mu': 0.1\}"),
+        ({"preset": "x.yml"}, "preset='x.yml': the command line's alone; here give its options as arguments"),
+        ({"join": "runs/x"}, "join='runs/x': the command line's alone; here `medpfl run --join FOLDER` takes"),
         ({"settings": {"lambda": 0.1}}, "setting 'lambda' has no meaning for fedavg"),
         ({"env": "prod"}, "env='prod': use inprocess, sim or poc"),
         ({"threads": "2"}, "threads='2': give a whole number"),

@@ -51,6 +51,17 @@ Data = str | os.PathLike | Callable[..., SiteData]
 Model = str | Callable[..., nn.Module]
 
 
+_OF_THE_COMMAND_LINE = {
+    "preset": "give its options as arguments",
+    "experiment": "out=... names a run's folder",
+    "join": "`medpfl run --join FOLDER` takes the folder that out=... named",
+    "kit": "real sites have `medpfl run --env prod`",
+    "gpus": "real sites have `medpfl run --env prod`",
+    "byoc": "real sites have `medpfl run --env prod`",
+}
+"""Options of ``medpfl run`` that no argument has, and what there is in their place."""
+
+
 def run(
     algorithm: str | Algorithm = DEFAULT,
     *,
@@ -221,6 +232,8 @@ def _asked(env: str, threads: int | None, **given: Any) -> dict[str, Any]:
         raise UserError(f"env={env!r}: use inprocess, sim or poc; real sites have `medpfl run --env prod`")
     known = [name for name in RunConfig.model_fields if name not in ("algorithm", "names")]
     for name, value in given.items():
+        if name in _OF_THE_COMMAND_LINE:
+            raise UserError(f"{name}={value!r}: the command line's alone; here {_OF_THE_COMMAND_LINE[name]}")
         if name not in known:
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}? A" if close else "a"
