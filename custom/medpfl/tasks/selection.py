@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from medpfl.core.measure import LOSS
+from medpfl.core.numbers_in_words import count
 from medpfl.core.site_data import Part, SiteData, labels_of
 from medpfl.tasks.task import Task
 
@@ -108,7 +109,7 @@ def in_words(learned: Task, chosen: Mapping[str, Any], classes: Sequence[str] = 
     if 0 < chosen["cases"] < FEW:
         what = "The round is" if mixes else "Each site's round, by its own cases, is"
         words.append(
-            f"{what} selected on {chosen['cases']} validation cases in all, fewer than {FEW}: by {title}"
+            f"{what} selected on {count(chosen['cases'], 'validation case')} in all, fewer than {FEW}: by {title}"
             + ("" if chosen["asked"] or chosen["measure"] != LOSS.name else ", which tells more of few cases")
             + ". Another round may be as good."
         )

@@ -95,6 +95,7 @@ def test_what_the_user_names_selects_whatever_there_is():
     words = " ".join(in_words(PLAIN, found, ["healthy", "ill"]))
     assert "Class ill has more than 80% of the validation cases at 2 of 2 sites" in words
     assert "accuracy selects the round" in words and "on 10 validation cases in all, fewer than 20" in words
+    assert "selected on 1 validation case in all" in " ".join(in_words(PLAIN, selection(PLAIN, AUTO, told((1, 1)))))
 
 
 @pytest.mark.parametrize(("task", "few"), [("segmentation", "dice"), ("ordinal", "loss"), ("multi-label", "loss")])
