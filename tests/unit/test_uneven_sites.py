@@ -104,6 +104,18 @@ def test_centres_of_two_patients_are_advised_more_of_them():
         require_test_cases(described, make_config(algorithm="fedavg", sites=2))
 
 
+def test_centres_are_advised_no_partition():
+    """Which is refused of them: more cases are what helps."""
+    natural = make_config(algorithm="fedavg", sites=2, partition="natural")
+    two = {name: {"train": 2, "validation": 0, "test": 0} for name in ("north", "south")}
+    scans = {"sites": two, "preprocessing": {"size": 64}}
+    with pytest.raises(UserError, match=r"each site has one or two patients, who train: more patients are needed$"):
+        require_test_cases(scans, natural)
+    pictures = {"sites": two, "reading": {"size": 64}}
+    with pytest.raises(UserError, match=r"too few cases to be divided: give data with test cases, or more of them$"):
+        require_test_cases(pictures, natural)
+
+
 @pytest.mark.slow
 def test_a_run_that_could_test_nowhere_ends_before_training(uneven, tmp_path):
     common = ["run", "fedavg", "--env", "inprocess", "--device", "cpu", "--out", str(tmp_path / "out"), "--data"]

@@ -114,16 +114,27 @@ def require_test_cases(described: Mapping[str, Any], config: RunConfig) -> None:
             remedy = "each site has one patient, who trains: more patients are needed, or fewer --sites"
             if Path(config.data).suffix.lower() != ".npz":
                 remedy += "; --data-arg patient=... says whose a file is"
-    elif all(site.get("patients") in (1, 2) for site in sites):
+    elif all(_patients(site, scans="preprocessing" in described) in (1, 2) for site in sites):
         remedy = "each site has one or two patients, who train: more patients are needed"
     elif all(site["train"] == 1 for site in sites):
         remedy = "each site has one case, and trains on it: more cases are needed, or fewer --sites"
+    elif config.partition == "natural" and ("preprocessing" in described or "reading" in described):
+        # Centres are what they are: no --partition divides them.
+        remedy = (
+            "the parts that the data fix have none, or each class has too few cases to be divided: give data with "
+            "test cases, or more of them"
+        )
     else:
         remedy = (
             f"the parts that the data or --partition {config.partition} fix have none: give data with test cases, or "
             "a --partition whose sites --fractions divide, e.g. iid"
         )
     raise UserError(f"no site has a test case, so nothing would be measured; {remedy}")
+
+
+def _patients(site: Mapping[str, Any], *, scans: bool) -> int | None:
+    """A site's patients, as far as that is known; ``scans``: its numbers are of patients."""
+    return sum(site[part] for part in ("train", *JUDGED)) if scans else site.get("patients")
 
 
 def of_a_site(labels: Mapping[Part, Iterable[int]], classes: Sequence[str], by: str) -> list[str]:
