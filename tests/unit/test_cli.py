@@ -168,6 +168,11 @@ def test_data_check_says_whether_a_set_can_be_used(medpfl, tmp_path):
     assert "torn.npz" in bad.stdout
 
 
+def test_a_run_that_is_to_go_on_and_to_begin_anew_is_not_said_to_begin(medpfl, tmp_path):
+    done = medpfl("run", "fedbn", "--resume", "--overwrite", "--out", tmp_path / "run", check=False)
+    assert done.returncode == 2 and "give one of them" in done.stderr and "it begins" not in done.stderr
+
+
 def test_a_run_of_which_only_damaged_states_are_left_says_so(medpfl, tmp_path):
     arguments = ["run", "fedbn", "--sites", 2, "--rounds", 1, "--train-fraction", 0.1, "--env", "inprocess"]
     arguments += ["--alone", "no", "--out", tmp_path / "run"]

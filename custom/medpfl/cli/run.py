@@ -64,6 +64,7 @@ def run(
         join_run(console, algorithm, join, options, out or join, env=env, kit=kit, gpus=gpus, byoc=byoc)
         return
     from medpfl.report.terminal import print_run
+    from medpfl.runs.folder import require_one_wish
 
     tracker = _tracker(track, env)
     config = options.config(algorithm or DEFAULT)
@@ -73,6 +74,7 @@ def run(
         refuse(simulated, "is for runs where one machine has all sites' data, not with prod")
     else:
         refuse(real, "is for runs where the sites are real (prod)")
+    require_one_wish(resume, overwrite)
     if resume and not folder.exists():
         say(f"{folder}: there is no run yet to resume; it begins", aside)
     with progress_of(aside, config.algorithm, config) as watch:
