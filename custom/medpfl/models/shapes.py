@@ -15,10 +15,10 @@ def pair(size: int | Sequence[int]) -> tuple[int, int]:
     """
     sides = each_side(size)
     if len(sides) != 2:
-        raise UserError(
-            f"this network takes 2-D images, got the image size {list(sides)}: for volumes choose another, e.g. "
-            "--model monai:DenseNet121"
-        )
+        other = "time series choose another, e.g. --model fcn-1d"
+        if len(sides) > 2:
+            other = "volumes choose another, e.g. --model monai:DenseNet121"
+        raise UserError(f"this network takes 2-D images, got the image size {list(sides)}: for {other}")
     return sides
 
 

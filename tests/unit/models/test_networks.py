@@ -10,6 +10,7 @@ from medpfl.models.alexnet_bn import AlexNetBN
 from medpfl.models.impression_cnn import ImpressionCNN
 from medpfl.models.lenet5 import LeNet5BN
 from medpfl.models.pamap2_cnn import Pamap2CNN
+from medpfl.models.shapes import pair
 
 
 @pytest.mark.parametrize(
@@ -106,3 +107,9 @@ def test_alexnet_as_written_down_in_functions():
 def test_sizes_that_do_not_fit_are_refused(network, size, message):
     with pytest.raises(UserError, match=message):
         network(num_classes=2, size=size)
+
+
+@pytest.mark.parametrize(("size", "other"), [([128], "time series .* fcn-1d"), ([8, 8, 8], "volumes .*:DenseNet121")])
+def test_what_is_no_picture_is_advised_a_network_of_its_kind(size, other):
+    with pytest.raises(UserError, match=f"takes 2-D images, .* for {other}$"):
+        pair(size)
