@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from medpfl.core.numbers_in_words import count
 from medpfl.report.measures import first, printed
 from medpfl.report.page_parts import Part, Picture
 from medpfl.report.reading import Results
@@ -83,7 +84,9 @@ def reliability_plot(points: Sequence[tuple[float, float, int]]) -> Markup:
         parts.append(text(x(step), height - bottom + 17, tick_label(step, steps), "middle", "tick"))
     parts.append(line(x(0), y(0), x(1), y(1), "level"))
     parts.append(path([(x(c), y(a)) for c, a, _ in points], "curve c0"))
-    parts += [dot(x(c), y(a), 4.5, "f0", f"{n} cases: confidence {c:.2f}, right {a:.2f}") for c, a, n in points]
+    parts += [
+        dot(x(c), y(a), 4.5, "f0", f"{count(n, 'case')}: confidence {c:.2f}, right {a:.2f}") for c, a, n in points
+    ]
     parts.append(text((left + width - 14) / 2, height - 4, "confidence", "middle", "axis"))
     parts.append(text(12, (top + height - bottom) / 2, "share that is right", "middle", "axis", turn=-90))
     told = "; ".join(f"{c:.2f}: {a:.2f}" for c, a, _ in points)

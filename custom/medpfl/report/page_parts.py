@@ -51,7 +51,7 @@ class Part:
         charts: figures side by side.
         figure: one for itself.
         note: small, under what it explains.
-        width: of figure and note together, in pixels; 0 for the page's.
+        width: of pictures, figures and note together, in pixels; 0 for the page's.
         beside: parts side by side.
     """
 

@@ -37,6 +37,8 @@ def test_a_page_shows_cases_and_reliability(five, tmp_path):
     page = write_report([five], tmp_path / "page.html").read_text()
     assert page.count(BLACK) == 3
     assert re.search(r"site-1[^<]*, worst \(case 3\): 0.100", page)
+    one_box = r'<div style="flex:0 1 240px">\s*<p><img [^>]*></p>\s*<p class="note">[^<]*</p>\s*</div>'
+    assert len(re.findall(one_box, page)) == 3  # a note of its own would stand below another's picture
     assert "Can the confidence be trusted?" in page and "4 cases: confidence 0.80, right 0.75" in page
 
 
