@@ -74,13 +74,16 @@ def section(card: Mapping[str, Any]) -> str:
         f"- {name}: {used}, trained alone {alone}; gain {gain} {between}: {found}"
         for name, used, alone, gain, between, found in _rows(card)
     )
-    result, what = f"{lead(card)} {uses(card)}", f"{_cases(card)} {means(card)}"
-    return f"## What taking part was worth\n\n{result}\n\n{gains}\n\n{what}\n\n{KEPT}\n"
+    what = f"{_cases(card)} {means(card)}" if gains else _cases(card)
+    parts = ("## What taking part was worth", f"{lead(card)} {uses(card)}", gains, what, KEPT)
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def lead(card: Mapping[str, Any]) -> str:
     """The result in a sentence or two, by the first measure."""
     gains = card["verdict"]["gain"]
+    if in_use(card["verdict"]["used"]) == ALONE:
+        return "This site uses the model that it trained alone: taking part changes nothing here."
     if not gains:
         return "Whether taking part helps this site is not known: it has no test cases."
     measure = _measures(card)[0]
@@ -94,8 +97,6 @@ def lead(card: Mapping[str, Any]) -> str:
         known = all(of and of.get(measure.name) is not None for of in both)
         why = "has no interval on these test cases, which are few or all alike" if known else "could not be computed"
         return f"Whether taking part helps this site is not known: {measure.title} {why}."
-    if in_use(card["verdict"]["used"]) == ALONE:
-        return "This site uses the model that it trained alone: taking part changes nothing here."
     sign = "" if measure.better == "higher" else f", {BETTER}"
     by = (
         f"{measure.title} {measure.told(gained['difference'])} against training alone{sign}, 95 % interval "
@@ -147,7 +148,7 @@ def unanswered(card: Mapping[str, Any]) -> str:
     if not (found := card.get("never_answered")):
         return ""
     each = ", ".join(f"{name!r} ({n} of them)" for name, n in found.items())
-    return f"On the {card['test']['n']} test cases it never answered {each}."
+    return f"On the {count(card['test']['n'], 'test case')} it never answered {each}."
 
 
 _JOINED = "the model of a site that joined after round"

@@ -102,6 +102,28 @@ def test_what_is_used():
     assert "0.01 as published + 0.99 alone" in uses(card(weight=0.001))
 
 
+def test_a_site_that_uses_its_own_model_knows_that_taking_part_changes_nothing():
+    """Also where its test cases could tell no two models apart: the table has "the same model" there."""
+    same = "This site uses the model that it trained alone: taking part changes nothing here."
+    few = card(weight=0.0)
+    few["verdict"]["gain"] = dict.fromkeys(few["verdict"]["gain"])
+    assert lead(few) == same and "the same model" in section(few)
+    one_class = {"n": 57, "accuracy": 1.0, "balanced_accuracy": 1.0, "auroc": None, "auroc_classes": 0}
+    assert lead(card(weight=0.0, test=one_class)) == same
+    untested = card(weight=0.0, test=None, samples={"train": 90, "validation": 12, "test": 0})
+    untested["verdict"]["gain"] = None
+    assert lead(untested) == same
+
+
+def test_where_nothing_is_tested_no_test_is_explained():
+    untested = card(test=None, samples={"train": 90, "validation": 12, "test": 0})
+    untested["verdict"] |= {"gain": None, "alone": None}
+    assert lead(untested) == "Whether taking part helps this site is not known: it has no test cases."
+    for said in (section(untested), page(untested)):
+        assert "Test cases: 0." in said
+        assert "The two models were tested" not in said and "What that means" not in said and "\n\n\n\n" not in said
+
+
 def test_the_page_has_every_measure_with_its_interval():
     markup = page(card(-0.01, 0.03))
     assert '<th scope="row">accuracy</th><td class="n">0.800</td><td class="n">0.780</td>' in markup.replace(
@@ -261,6 +283,7 @@ def test_a_class_that_is_answered_for_none_of_its_test_cases_is_named():
     said = "On the 57 test cases it never answered &#39;tuberculosis&#39; (12 of them), "
     assert said in markup and "(1 of them)." in markup and "<script" not in markup
     assert "never answered" not in page(card())
+    assert "On the 1 test case it never answered" in page(card(never_answered={"a": 1}, test={"n": 1}))
 
 
 @pytest.mark.parametrize("useless", [True, False])
