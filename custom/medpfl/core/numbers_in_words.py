@@ -12,6 +12,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + "s" * (number != 1)
 
 
+def from_to(least: str, most: str) -> str:
+    """'3 to 5'; '3' where both are the same."""
+    return least if least == most else f"{least} to {most}"
+
+
 def size(count: float | None) -> str:
     """Bytes in the unit that reads best (powers of 1000)."""
     if count is None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
+from medpfl.core.numbers_in_words import count, from_to
 from medpfl.report.svg import dot, drawing, line, number, shortened, text, text_width
 
 _LEVELS = 12
@@ -29,7 +30,7 @@ def partition_plot(sites: dict[str, dict[str, int]], classes: Mapping[str, str],
     tall = max(18, min(26, cell))
     floor = 4 + tall * len(classes)
     width, height = left + cell * len(sites) + 8, floor + foot + 18
-    most = max((count for counts in sites.values() for count in counts.values()), default=0)
+    most = max((n for counts in sites.values() for n in counts.values()), default=0)
     parts = [text(11, floor / 2, "class", "middle", "axis", turn=-90)]
     for row, kind in enumerate(kinds):
         middle = 4 + tall * (row + 0.5)
@@ -43,15 +44,15 @@ def partition_plot(sites: dict[str, dict[str, int]], classes: Mapping[str, str],
         elif column % math.ceil(13 / cell) == 0:
             parts.append(text(middle + 4, floor + 9, names[column], "end", "tick", turn=-90))
         for row, (kind, name) in enumerate(classes.items()):
-            if count := counts.get(kind, 0):
-                radius = max(1.0, (min(cell, tall) / 2 - 0.5) * math.sqrt(count / most))
-                hover = f"{site}, class {name}: {count}"
+            if n := counts.get(kind, 0):
+                radius = max(1.0, (min(cell, tall) / 2 - 0.5) * math.sqrt(n / most))
+                hover = f"{site}, class {name}: {n}"
                 parts.append(dot(middle, 4 + tall * (row + 0.5), radius, "images", hover))
     parts.append(text(left + cell * len(sites) / 2, height - 2, f"site (largest dot: {most})", "middle", "axis"))
-    held = [sum(1 for count in counts.values() if count) for counts in sites.values()]
+    held = [sum(map(bool, counts.values())) for counts in sites.values()]
     described = (
-        f"{samples.capitalize()} of {len(classes)} classes at {len(sites)} sites. A site holds {min(held)} to "
-        f"{max(held)} classes; the largest dot stands for {most} {samples}."
+        f"{samples.capitalize()} of {len(classes)} classes at {count(len(sites), 'site')}. A site holds "
+        f"{from_to(str(min(held)), str(max(held)))} of them; the largest dot stands for {most} {samples}."
     )
     return drawing(max(width, 170), height, described, parts)
 
@@ -109,7 +110,7 @@ def mixing_heat_map(sites: Sequence[str], matrix: Sequence[Sequence[float]]) -> 
         width = max(width, end + 44)
     diagonal = [row[i] for i, row in enumerate(matrix)]
     described = (
-        f"Mixing matrix of {size} sites. Own weight {_range(diagonal)}"
+        f"Mixing matrix of {count(size, 'site')}. Own weight {_range(diagonal)}"
         + (f"; weight of each other site {_range(rest)}" if rest else "")
         + "."
     )
@@ -127,8 +128,7 @@ def _weight(value: float) -> str:
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.3f}", f"{max(values):.3f}"
-    return low if low == high else f"{low} to {high}"
+    return from_to(*(f"{end:.3f}" for end in (min(values), max(values))))
 
 
 def mixing_caption(matrix: Sequence[Sequence[float]]) -> str:

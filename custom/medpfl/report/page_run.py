@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from medpfl.core.gain import LEAST_PATIENTS
 from medpfl.core.measure import LOSS, Measure
-from medpfl.core.numbers_in_words import count
+from medpfl.core.numbers_in_words import count, from_to
 from medpfl.report.charts import Curve, Print, line_chart, three_digits
 from medpfl.report.detail import detail_parts
 from medpfl.report.grids import mixing_caption, mixing_heat_map, partition_plot
 from medpfl.report.headline import headline
-from medpfl.report.measures import all_measures, capital, first, measures_of, printed, selecting
+from medpfl.report.measures import capital, first, measures_of, printed, selecting
 from medpfl.report.page_forgetting import forgetting_course
 from medpfl.report.page_parts import Part, Picture, Section
 from medpfl.report.page_running import running_part
@@ -22,6 +22,7 @@ from medpfl.report.page_tables import (
     cost_table,
     failures_table,
     forgetting_table,
+    further_measures,
     further_table,
     impressions_table,
     made_table,
@@ -79,7 +80,7 @@ def _parts(run: Results, with_partition: bool, alone: bool) -> Iterator[Part]:
         if classes := classes_table(run):
             yield Part(classes.caption, table=classes)
         if more := further_table(run):
-            measures = [m for m in all_measures(run) if m.further]
+            measures = further_measures(run)
             note = _explained(measures) + _without_interval(selected(run)["sites"].values(), measures)
             yield Part("Further measures", table=more, note=note)
     yield Part(lines=further(run))
@@ -209,7 +210,7 @@ def partition(run: Results, caption: str = "") -> Part:
     classes = class_titles(run)
     samples = counted_as(run["data"])
     totals = [sum(site.get(part) or 0 for part in ("train", "validation", "test")) for site in sites.values()]
-    each = f"{min(totals)}" if min(totals) == max(totals) else f"{min(totals)} to {max(totals)}"
+    each = from_to(str(min(totals)), str(max(totals)))
     note = f"{caption}{sum(totals)} {samples} at {count(len(sites), 'site')}, {each} a site."
     if not classes:
         return Part(note=f"{note} Their classes were not recorded.")

@@ -71,8 +71,12 @@ def site_table(run: Results) -> Table:
     measures, begun = measures_of(run), first(run)
     gains = differences(scores, reference, begun)
     counted, classes = counting_classes(measures, scores["sites"]), len(class_names(run))
-    tested = "Test patients" if by_patient(run, scores["sites"]) else "Test"
-    heads = ["Site", "Train", tested, *(_interval_head(m, scores["sites"]) for m in measures)]
+    heads = [
+        "Site",
+        "Train",
+        tested_head(run, scores["sites"]),
+        *(_interval_head(m, scores["sites"]) for m in measures),
+    ]
     heads += [f"Classes in {m.title}" for m in counted]
     heads += [f"Alone: {begun.titled}", change_head("To alone", begun)] if reference else []
     rows = []
@@ -101,21 +105,27 @@ def site_table(run: Results) -> Table:
     return Table("Test results of every site", heads, rows, foot)
 
 
+def tested_head(run: Results, sites: Mapping[str, Any]) -> str:
+    """Over the numbers of test cases; ``sites`` have their measures."""
+    return "Test patients" if by_patient(run, sites) else "Test"
+
+
 def _interval_head(measure: Measure, sites: Mapping[str, Any]) -> str:
     if not measure.interval:
         return short_head(measure)
     return f"{short_head(measure)} [95 % CI{interval_by(measure, sites.values())}]"
 
 
+def further_measures(run: Results) -> list[Measure]:
+    """Those that any site has: without validation cases there is no threshold, and nothing that is measured at it."""
+    sites = selected(run)["sites"].values()
+    return [m for m in all_measures(run) if m.further and any(entry.get(m.name) is not None for entry in sites)]
+
+
 def further_table(run: Results) -> Table | None:
     """Every site's further measures with their intervals; None where there are none."""
     scores = selected(run)
-    there = [
-        m
-        for m in all_measures(run)
-        if m.further and any(entry.get(m.name) is not None for entry in scores["sites"].values())
-    ]
-    if not there:
+    if not (there := further_measures(run)):
         return None
     rows = [
         [site_name(run, name), *(with_interval(m, entry) for m in there)] for name, entry in scores["sites"].items()

@@ -16,6 +16,8 @@ _NOTHING = 1e-9
 """What a value as near to 0 as this is drawn as."""
 # Mean advance of a 12 px sans-serif character; only for leaving enough room.
 _CHARACTER = 6.6
+_TICK = 6
+"""Characters of a tick's label for which the charts leave room."""
 
 
 def number(value: float) -> str:
@@ -105,10 +107,17 @@ def round_ticks(first: int, last: int) -> list[int]:
 
 
 def tick_label(value: float, values: list[float]) -> str:
-    """The tick with as many decimals as its neighbours need."""
+    """The tick with as many decimals as its neighbours need; as 2e9 where one of them has more characters than fit."""
     step = values[1] - values[0] if len(values) > 1 else 1
-    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    return f"{value:.{decimals}f}"
+    place = math.floor(math.log10(step) + 1e-9)
+    told = {one: f"{one:.{max(0, -place)}f}" for one in (*values, value)}
+    if max(map(len, told.values())) <= _TICK:
+        return told[value]
+    if value == 0:
+        return "0"
+    digits = max(0, math.floor(math.log10(abs(value)) + 1e-9) - place)
+    mantissa, exponent = f"{value:.{digits}e}".split("e")
+    return min(f"{mantissa}e{int(exponent)}", told[value], key=len)
 
 
 def rows_of_values(title: str, steps: list[float], y: Scale, left: float, right: float) -> list[str]:

@@ -12,6 +12,7 @@ from medpfl.report.charts import interval_plot
 from medpfl.report.headline import judged_by, taking_part
 from medpfl.report.measures import capital, head, measures_of, some_of
 from medpfl.report.page_parts import Part, Table
+from medpfl.report.page_tables import tested_head
 from medpfl.report.reading import Results, selected
 from medpfl.report.words import site_name
 
@@ -63,7 +64,7 @@ def gains_table(run: Results) -> Table:
     tested = (selected(run) or {"sites": {}})["sites"]
     told = _by_gain(run)
     measures = _judged(run)
-    heads = ["Site", "Test", "Found", *(f"{head(m)} [95 % CI]" for m in measures)]
+    heads = ["Site", tested_head(run, tested), "Found", *(f"{head(m)} [95 % CI]" for m in measures)]
     rows = []
     for name, said in told:
         n = tested.get(name, {}).get("n")

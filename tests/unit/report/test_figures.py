@@ -7,7 +7,7 @@ import pytest
 from medpfl.core.measure import Measure
 from medpfl.report.charts import Curve, interval_plot, line_chart, strip_plot
 from medpfl.report.grids import mixing_caption, mixing_heat_map, partition_plot
-from medpfl.report.svg import round_ticks, ticks
+from medpfl.report.svg import round_ticks, tick_label, ticks
 
 ACCURACY = Measure("accuracy", "accuracy")
 
@@ -33,6 +33,22 @@ def test_ticks_of_one_value(value):
 
 def test_what_rounding_leaves_of_nothing_is_drawn():
     assert "<svg" in line_chart("kappa", [Curve("a", [(0, 0.0), (1, -7e-17)])])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (2.3, 8.4e9, ["0", "2e9", "4e9", "6e9", "8e9", "1.0e10"]),  # of a loss that runs away
+        (2e-6, 9e-6, ["2e-6", "3e-6", "4e-6", "5e-6", "6e-6", "7e-6", "8e-6", "9e-6"]),
+        (0.0, 1e5, ["0", "20000", "40000", "60000", "80000", "100000"]),
+        (0.71, 0.78, ["0.71", "0.72", "0.73", "0.74", "0.75", "0.76", "0.77", "0.78"]),
+    ],
+)
+def test_labels_of_an_axis_fit_into_its_margin(low, high, labels):
+    """A longer one would lose its beginning, and 2000000000 looks like 0000."""
+    values = ticks(low, high)
+    assert [tick_label(value, values) for value in values] == labels
+    assert max(len(tick_label(value, values)) for value in values) <= 6
 
 
 def test_round_ticks_start_at_the_first_round():
@@ -68,8 +84,12 @@ def test_uniform_weights_have_one_shade():
 
 
 def test_one_site():
-    assert "<svg" in mixing_heat_map(["a"], [[1.0]])
-    assert "<svg" in partition_plot({"a": {"0": 1}}, {"0": "0"})
+    assert "Mixing matrix of 1 site. Own weight 1.000." in mixing_heat_map(["a"], [[1.0]])
+    plot = partition_plot({"a": {"0": 1, "1": 1}}, {"0": "0", "1": "1"})
+    assert "Images of 2 classes at 1 site. A site holds 2 of them;" in plot
+    assert "A site holds 1 to 2 of them;" in partition_plot(
+        {"a": {"0": 1, "1": 1}, "b": {"0": 1}}, {"0": "0", "1": "1"}
+    )
     assert "<svg" in strip_plot("accuracy", [("FedAP", {"a": 0.5})])
 
 

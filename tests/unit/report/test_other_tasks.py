@@ -178,7 +178,12 @@ def test_the_page_of_masks(masks, tmp_path):
 @pytest.mark.parametrize(("cases", "head"), [(80, "Test patients"), (90, "Test")])
 def test_cases_of_masks_are_patients_where_each_has_one(masks, tmp_path, cases, head):
     masks["data"]["sites"]["north"] |= {"test": 134, "cases": cases, "patients": 80}
-    assert report(tmp_path, masks)[1].rows[0][2] == head
+    used = {"candidate": "as published", "round": 1, "weight": 1.0}
+    site = {"alone_round": 1, "used": used, "gain": {"dice": gain(0.1, 0.0, 0.2)}, "verdict": "no difference found"}
+    counts = {"gains": 0, "no difference found": 1, "loses": 0}
+    masks["verdict"] = {"measure": "dice", "use": "received", "counts": counts, "sites": {"north": site}}
+    heads = [row for row in report(tmp_path, masks)[1].rows if row[0] == "Site"]
+    assert [heads[0][1], heads[1][2]] == [head, head]
 
 
 def test_the_page_of_several_labels(findings, tmp_path):
@@ -205,6 +210,7 @@ def test_further_measures_have_a_table_of_their_own(five, tmp_path):
     assert page.rows[0][3:6] == ["Accuracy", "Balanced acc.", "AUC [95 % CI]"]
     assert ["Site", "Brier score [95 % CI]"] in page.rows and ["site-1", "0.200 [0.100, 0.300]"] in page.rows
     assert "Brier score is the mean squared distance" in page.text
+    assert "ensitivity" not in page.text  # which no site has, as without validation cases
     assert "No interval stands" not in page.text
     five["final"]["selected"]["sites"]["site-1"]["f1"] = 0.5
     _, page = report(tmp_path, five)
