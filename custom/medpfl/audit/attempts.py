@@ -22,6 +22,7 @@ from medpfl.audit.finding import Finding
 from medpfl.audit.images import Recovered, correlations, recovered
 from medpfl.audit.victim import Truth, honest_rounds
 from medpfl.core.messages import Message
+from medpfl.core.numbers_in_words import count, from_to
 from medpfl.core.site_data import ImageTensors
 from medpfl.site.store import MemoryStore
 
@@ -137,7 +138,10 @@ def batch_norm(attacked: Attacked) -> Finding:
     errors = _errors(attacked, probed)
     in_all = probed[0].in_all if probed else 0
     limit = attacked.thresholds.batch_norm
-    came = f"{len(errors)} of {in_all} numbers, largest relative error {max(errors):.4f}" if errors else "nothing"
+    came = "nothing"
+    if errors:  # the least is what it is judged by
+        within = from_to(*(f"{end:.4f}" for end in (min(errors), max(errors))))
+        came = f"{len(errors)} of {in_all} numbers, relative errors {within}"
     return Finding.of(
         "personal batch norm",
         line,
@@ -192,7 +196,7 @@ def inversion(attacked: Attacked) -> Finding:
         line.open_victim = attacked.open_victims(attacked.federation, attacked.site, few, attacked.policy)
         exchanges = honest_rounds(line, attacked.known, 1)
         if not exchanges:
-            words.append(f"{samples} samples: refused")
+            words.append(f"{count(samples, 'sample')}: refused")
             continue
         made = gradients.invert(
             attacked.known, exchanges[0], few.labels["train"].cpu(), min(30.0, attacked.seconds / 12)
@@ -203,7 +207,8 @@ def inversion(attacked: Attacked) -> Finding:
         guess = recovered(mean, images)
         near = float(correlations(images["train"], made.reshape(-1, *attacked.known.shape[-3:])).amax(1).mean())
         base = float(correlations(images["train"], mean).mean())
-        words.append(f"{samples} samples: {_images(found)}, correlation {near:.2f}, of the mean image {base:.2f}")
+        near_to = f"correlation {near:.2f}, of the mean image {base:.2f}"
+        words.append(f"{count(samples, 'sample')}: {_images(found)}, {near_to}")
         figures[str(samples)] = {**found.figures(), "correlation": near, "mean_image": base}
         worst, pairs = max(worst, found.recognisable - guess.recognisable), pairs + found.pairs
     optimizer = attacked.known.config.all_settings["optimizer"]

@@ -9,6 +9,7 @@ from typing import Any
 from medpfl.audit.finding import Finding
 from medpfl.audit.images import write_pairs
 from medpfl.core.errors import UserError
+from medpfl.core.numbers_in_words import count
 from medpfl.core.whole_file import write_bytes
 from medpfl.site.policy import AuditThresholds, SitePolicy
 
@@ -81,10 +82,10 @@ def lines_of(finding: Finding) -> list[str]:
         return [f"{head}: {finding.tried}"]
     lines = [
         f"{head} ({finding.limit})",
-        f"  tried: {finding.tried}; the site answered {_answered(finding)} questions",
+        f"  tried: {finding.tried}; the site answered {_answered(finding)} question{'s' * (finding.asked != 1)}",
         f"  came back: {finding.came_back}",
     ]
-    return lines + [f"  refused {count} times: {words}" for words, count in finding.refusals.items()]
+    return lines + [f"  refused {count(times, 'time')}: {words}" for words, times in finding.refusals.items()]
 
 
 def summary(findings: list[Finding], seconds: float) -> list[str]:
@@ -99,7 +100,7 @@ def summary(findings: list[Finding], seconds: float) -> list[str]:
     asked = [finding for finding in tried if finding.asked]
     unanswered = [finding.attack for finding in asked if not finding.answered]
     lines = [
-        f"{len(tried)} attacks of {len(findings)} tried in {seconds:.0f} s of the processor.",
+        f"{count(len(tried), 'attack')} of {len(findings)} tried in {seconds:.0f} s of the processor.",
         "An attack that fails here is no proof that a better one would.",
     ]
     if unanswered:

@@ -121,6 +121,17 @@ def test_of_a_hospitals_batch_norm_more_runs_give_nothing():
     assert finding.verdict == "passes" and finding.figures["errors"] == [], finding
 
 
+def test_the_number_of_a_batch_norm_that_is_known_best_is_told(monkeypatch):
+    """It is what the verdict is by: the largest error alone would look like no finding."""
+    attacked = permissive("fedbn")
+    attacked.probe = object()
+    monkeypatch.setattr(attempts.bn, "why_not", lambda *_: None)
+    monkeypatch.setattr(attempts.bn, "batch_norm", lambda *_, **__: [attempts.bn.Probed("bn", 0, 1.0, 0.0, 12)])
+    monkeypatch.setattr(attempts, "_errors", lambda *_: [3.0, 0.001])
+    finding = attempts.batch_norm(attacked)
+    assert (finding.verdict, finding.came_back) == ("fails", "2 of 12 numbers, relative errors 0.0010 to 3.0000")
+
+
 @pytest.mark.parametrize("attack", [attempts.constant_class, attempts.known_image])
 def test_measures_are_not_refused_for_want_of_a_greeting(hospital, attack):
     attacked = Attacked(hospital.federation, "site-1", hospital.data, HOSPITAL, AuditThresholds(), 600.0)

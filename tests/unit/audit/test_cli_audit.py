@@ -74,6 +74,9 @@ def test_verdicts():
     assert not passed([good, Finding("c", "the time limit was reached", "", "no time")])
     assert not passed([good, Finding("d", "", "", "fails")])
     assert lines_of(none) == ["b: not tried: it has no meaning"]
+    once = Finding("e", "once", "nothing", "passes", "none", asked=1, refusals={"policy": 1})
+    _, tried, _, refused = lines_of(once)
+    assert (tried, refused) == ("  tried: once; the site answered 0 of 1 question", "  refused 1 time: policy")
 
 
 def test_what_was_only_refused_is_said():
@@ -86,7 +89,7 @@ def test_what_was_only_refused_is_said():
     assert summary([refused, none], 1)[-1] == "Passes: every attack stayed within its limit."
     assert summary([Finding("d", "", "", "fails")], 1)[-1] == "Fails: d."
     late = Finding("e", "the time limit was reached", "", "no time")
-    assert summary([answered, none, late], 1)[0].startswith("1 attacks of 3 tried")
+    assert summary([answered, none, late], 1)[0].startswith("1 attack of 3 tried")
     assert summary([answered, none, late], 1)[-1] == "Fails: e."
 
 
