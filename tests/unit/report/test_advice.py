@@ -204,6 +204,13 @@ def test_regimes_that_are_alike_agree_or_not():
     assert "They do not agree on whether it pays: FedBlend is the best" in " ".join(answer_in_words(answer))
 
 
+def test_no_difference_has_no_sign_and_one_site_is_one():
+    [answer] = answers(features(), [regime("one", (row(gain=-0.04, sites=20, worse_off=0.05),))])
+    said = " ".join(answer_in_words(answer))
+    assert "(medpfl run fedblend): 0.0 points of accuracy" in said
+    assert "1 of 20 sites (of all seeds) was worse off by more than a point" in said
+
+
 def test_the_worst_site_counts_up_to_a_point():
     rows = (row("a", 9.0, worst=-30), row("b", 3.0, worst=-0.4), row("c", 2.0, worst=0.3))
     [answer] = answers(features(), [regime("one", rows)])

@@ -55,6 +55,12 @@ def _number(samples: float) -> str:
     return f"{samples:.10g}"
 
 
+def _points(gain: float) -> str:
+    """A gain in points with its sign; none has no sign."""
+    told = f"{gain:+.1f}"
+    return told if float(told) else told[1:]
+
+
 def left_open(f: Features, sites: Sequence[SiteNumbers], measure: Measure) -> list[str]:
     """What the numbers do not say, a sentence each."""
     lines = []
@@ -118,11 +124,12 @@ def _likeness(a: Answer) -> str:
 
 def _figures(row: Found, measure: str) -> str:
     command = f" (medpfl run {row.command})" if row.command else ""
-    text = f"{row.title}{command}: {row.gain:+.1f} points of {measure} over training alone; "
+    text = f"{row.title}{command}: {_points(row.gain)} points of {measure} over training alone; "
     if not row.worse_off:
         return text + "no site was worse off by more than a point."
     sites = f"{row.sites} sites{' (of all seeds)' if row.seeds > 1 else ''}"
-    return f"{text}{row.worse_off} of {sites} were worse off by more than a point, the worst by {-row.worst:.1f}."
+    were = "was" if row.worse_off == 1 else "were"
+    return f"{text}{row.worse_off} of {sites} {were} worse off by more than a point, the worst by {-row.worst:.1f}."
 
 
 def _taking_part(a: Answer, best: Found) -> list[str]:
@@ -134,8 +141,8 @@ def _longer(a: Answer) -> list[str]:
     if not (more := a.longer):
         return []
     return [
-        f"{more.title}, gained {more.gain:+.1f} points and is not judged here: in each round it trains more than a "
-        f"site alone did ({more.each_round}), and what a site gains with as many epochs was not measured for all of "
+        f"{more.title}, gained {_points(more.gain)} points and is not judged here: in each round it trains more than "
+        f"a site alone did ({more.each_round}), and what a site gains with as many epochs was not measured for all of "
         "these."
     ]
 
@@ -152,20 +159,20 @@ def _worth(a: Answer, best: Found) -> list[str]:
     if a.take_part == "less than alone":
         return [
             f"What taking part gave there a site gets without any other, and more: {a.rival.title}, gained "
-            f"{a.rival.gain:+.1f} points, and the best method {best.gain:+.1f}. By these benchmarks sites do better by "
-            "themselves."
+            f"{_points(a.rival.gain)} points, and the best method {_points(best.gain)}. By these benchmarks sites do "
+            "better by themselves."
         ]
     if a.take_part == "no more than alone":
         return [
             f"What taking part gave there a site gets without any other, but for a point: {a.rival.title}, gained "
-            f"{a.rival.gain:+.1f} points, and the best method {best.gain:+.1f}. By these benchmarks little speaks for "
-            "it."
+            f"{_points(a.rival.gain)} points, and the best method {_points(best.gain)}. By these benchmarks little "
+            "speaks for it."
         ]
     lines = [f"Taking part there paid on average, with {best.title}."]
     if best.worse_off:
         lines[0] += f" Not for all: {best.worse_off} of {best.sites} sites did better alone by more than a point."
     if a.rival and a.rival.gain > max(1.0, best.gain / 2):
-        lines.append(f"Much of that needs no other site: {a.rival.title}, gained {a.rival.gain:+.1f} points.")
+        lines.append(f"Much of that needs no other site: {a.rival.title}, gained {_points(a.rival.gain)} points.")
     return lines
 
 
@@ -180,7 +187,7 @@ def _sureness(a: Answer, best: Found) -> str:
         return f"{text}; with one regime there is nothing to agree with."
     if a.agreeing == regimes and a.one_verdict:
         return f"{text}. They agree: {best.title} is the best, or within a point of it, in all of them."
-    told = ", ".join(f"{regime.name} {gain:+.1f}" for regime, gain in zip(a.regimes, best.gains, strict=True))
+    told = ", ".join(f"{regime.name} {_points(gain)}" for regime, gain in zip(a.regimes, best.gains, strict=True))
     differ = "what is best" if a.one_verdict else "whether it pays"
     in_some = f"{best.title} is the best, or within a point of it, in {a.agreeing} of them ({told})"
     return f"{text}. They do not agree on {differ}: {in_some}."
@@ -294,7 +301,7 @@ def _methods_table(answer: Answer) -> Table:
     shown += [row for row in answer.rows if not row.federated]
     for row in sorted(shown, key=lambda row: -row.gain):
         title = row.title if row.federated else f"({row.title})"
-        table.add_row(title, f"{row.gain:+.1f}", f"{row.worst:+.1f}", f"{row.worse_off} of {row.sites}")
+        table.add_row(title, _points(row.gain), _points(row.worst), f"{row.worse_off} of {row.sites}")
     below = ["In brackets: what a site can do by itself."] if any(not row.federated for row in shown) else []
     if left := len(answer.rows) - len(shown):
         below.append(f"{left} more are not shown; --json FILE has them.")
