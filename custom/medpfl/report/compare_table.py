@@ -142,7 +142,7 @@ def comparison_note(comparison: Comparison) -> str:
     begun = measures[0]
     sentences = [
         f"{data['name']}, partition {data['partition']}, model {' and '.join(map(str, data['models']))}, "
-        f"{len(data['sites'])} sites, {_effort(comparison)}"
+        f"{count(len(data['sites']), 'site')}, {_effort(comparison)}"
         + (f"seeds {shown(seeds)}." if len(seeds) > 1 else f"one seed ({shown(seeds)})."),
         "Test data, at the round chosen on validation data (the last where there are none); "
         f"{listed([m.title for m in measures])} are means over sites"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medpfl.core.gain import OF_CLASSES
+from medpfl.core.numbers_in_words import count
 from medpfl.report.measures import capital, first, measures_of, some_of
 from medpfl.report.reading import Results, selected, site_scores
 
@@ -35,7 +36,7 @@ def meaningless(results: Results) -> bool:
 def one_class_note(results: Results) -> list[str]:
     """A sentence; none where every site's test has several classes."""
     names, number = one_class_sites(results), len((selected(results) or {"sites": {}})["sites"])
-    return [_said(names, f"{number} sites", first(results).title)] if names else []
+    return [_said(names, count(number, "site"), first(results).title)] if names else []
 
 
 def one_class(by_seed: Mapping[Any, Results]) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def one_class_words(found: Mapping[str, Any] | None, title: str) -> str:
     """The sentence of what :func:`one_class` found; empty without such sites."""
     if not found or not found["sites"]:
         return ""
-    return _said(found["sites"], f"{found['many']} sites{' of all seeds' * found['over_seeds']}", title)
+    return _said(found["sites"], f"{count(found['many'], 'site')}{' of all seeds' * found['over_seeds']}", title)
 
 
 def _said(names: Sequence[str], of: str, title: str) -> str:

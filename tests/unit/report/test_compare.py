@@ -168,6 +168,7 @@ def test_sites_that_only_they_know_are_those_with_a_test(make_run):
     comparison = compare([run])
     assert comparison["data"]["sites"] == ["a", "b"] and set(comparison["groups"][0]["sites"]) == {"a", "b"}
     assert " 2 sites, " in comparison_note(comparison)
+    assert " 1 site, " in comparison_note(compare([make_run("fedavg", {"a": 0.7})]))
 
 
 def test_unequal_seeds_duplicates_unfinished_and_nothing(runs, running):

@@ -7,6 +7,7 @@ import pytest
 from accuracies import one_class_at
 from rich.console import Console
 
+from medpfl.report.compare_table import comparison_note
 from medpfl.report.headline import headline, summary, taking_part
 from medpfl.report.history import history_csv
 from medpfl.report.measures import first, selecting
@@ -55,6 +56,12 @@ def test_a_few_such_sites_are_named(five):
     assert "is right in 91.4 of 100" in headline(five)
     assert summary(five).startswith("FedAP: 0.914 mean accuracy over 5 sites")
     assert "At 1 of 5 sites (site-2) all test cases are of one class: accuracy there says how often" in printed(five)
+
+
+def test_one_site_is_one(make_run):
+    run = one_class_at(make_run("fedavg", {"a": 0.7}), "a")
+    assert "At 1 of 1 site (a) all test cases are of one class" in headline(run)
+    assert "At 1 of 1 site (a) all test cases are of one class" in comparison_note(compare([run]))
 
 
 def test_with_most_sites_such_no_accuracy_leads(five, tmp_path):
