@@ -120,11 +120,8 @@ def _extent(curve: Curve) -> list[float]:
 
 
 def _told(title: str, curves: Sequence[Curve], level: tuple[str, float] | None, number: Print, over: str) -> str:
-    told = [
-        f"{curve.name}: {number(curve.points[0][1])} in {over} {curve.points[0][0]}, "
-        f"{number(curve.points[-1][1])} in {over} {curve.points[-1][0]}"
-        for curve in curves
-    ]
+    ends = [(curve.name, dict.fromkeys((curve.points[0], curve.points[-1]))) for curve in curves]
+    told = [f"{name}: {', '.join(f'{number(value)} in {over} {n}' for n, value in of)}" for name, of in ends]
     return f"{title} by {over}. {'; '.join(told)}." + (f" {level[0]}: {number(level[1])}." if level else "")
 
 

@@ -48,13 +48,15 @@ def partition_plot(sites: dict[str, dict[str, int]], classes: Mapping[str, str],
                 radius = max(1.0, (min(cell, tall) / 2 - 0.5) * math.sqrt(n / most))
                 hover = f"{site}, class {name}: {n}"
                 parts.append(dot(middle, 4 + tall * (row + 0.5), radius, "images", hover))
-    parts.append(text(left + cell * len(sites) / 2, height - 2, f"site (largest dot: {most})", "middle", "axis"))
+    title = f"site (largest dot: {most})"
+    middle = max(left + cell * len(sites) / 2, text_width(title) / 2)  # below few sites it is wider than the plot
+    parts.append(text(middle, height - 2, title, "middle", "axis"))
     held = [sum(map(bool, counts.values())) for counts in sites.values()]
     described = (
         f"{samples.capitalize()} of {len(classes)} classes at {count(len(sites), 'site')}. A site holds "
         f"{from_to(str(min(held)), str(max(held)))} of them; the largest dot stands for {most} {samples}."
     )
-    return drawing(max(width, 170), height, described, parts)
+    return drawing(max(width, middle + text_width(title) / 2), height, described, parts)
 
 
 def mixing_heat_map(sites: Sequence[str], matrix: Sequence[Sequence[float]]) -> Markup:

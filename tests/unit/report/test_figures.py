@@ -7,7 +7,7 @@ import pytest
 from medpfl.core.measure import Measure
 from medpfl.report.charts import Curve, interval_plot, line_chart, strip_plot
 from medpfl.report.grids import mixing_caption, mixing_heat_map, partition_plot
-from medpfl.report.svg import round_ticks, tick_label, ticks
+from medpfl.report.svg import round_ticks, text_width, tick_label, ticks
 
 ACCURACY = Measure("accuracy", "accuracy")
 
@@ -83,9 +83,18 @@ def test_uniform_weights_have_one_shade():
     assert markup_shades(mixing_heat_map(list("abcd"), matrix)) == 1
 
 
+def test_one_round_is_told_once():
+    assert "a: 0.500 in round 1." in line_chart("accuracy", [Curve("a", [(1, 0.5)])])
+    assert "a: 0.500 in round 1, 0.700 in round 3." in line_chart("accuracy", [Curve("a", [(1, 0.5), (3, 0.7)])])
+
+
 def test_one_site():
     assert "Mixing matrix of 1 site. Own weight 1.000." in mixing_heat_map(["a"], [[1.0]])
     plot = partition_plot({"a": {"0": 1, "1": 1}}, {"0": "0", "1": "1"})
+    title = re.search(r'<text x="([\d.]+)"[^>]*>site \(largest dot: 1\)</text>', plot)
+    width = float(re.search(r'viewBox="0 0 (\d+) ', plot)[1])
+    room = text_width("site (largest dot: 1)") / 2 - 0.1
+    assert room <= float(title[1]) <= width - room  # else its beginning or end is cut off
     assert "Images of 2 classes at 1 site. A site holds 2 of them;" in plot
     assert "A site holds 1 to 2 of them;" in partition_plot(
         {"a": {"0": 1, "1": 1}, "b": {"0": 1}}, {"0": "0", "1": "1"}
