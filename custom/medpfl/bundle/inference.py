@@ -158,7 +158,8 @@ def _without_masks(where: Path, found: list[dict[str, Any]]) -> list[dict[str, A
             f"--input_path {where}: by their names all its images are masks, {first} first: call them otherwise, or "
             "give one file"
         )
-    logger.warning("%s: %s masks by their names are left out, %s first", where, f"{len(masks):,}", first)
+    out = f"{len(masks):,} masks by their names are" if len(masks) > 1 else "1 mask by its name is"
+    logger.warning("%s: %s left out, %s first", where, out, first)
     return kept
 
 

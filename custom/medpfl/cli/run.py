@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,10 +14,6 @@ from medpfl.cli.join import export_join_job, join_run, require_kit
 from medpfl.cli.refusals import refuse, require_installed, require_known
 from medpfl.config.fields import PLACE, RUN
 from medpfl.report.progress import progress_of
-
-if TYPE_CHECKING:
-    from medpfl.config.run import RunConfig
-
 
 DEFAULT = "fedblend"
 """What is run where no algorithm is named, said without loading any (:data:`medpfl.algorithms.DEFAULT`)."""
@@ -80,6 +76,7 @@ def run(
     with progress_of(aside, config.algorithm, config) as watch:
         common = {"resume": resume, "overwrite": overwrite, "track": tracker, "watch": watch}
         if env == "prod":
+            from medpfl.flare.job.export import gpus_of
             from medpfl.runs.real_sites import run_in_production
 
             results = run_in_production(
@@ -87,7 +84,7 @@ def run(
                 folder,
                 kit=require_kit(kit),
                 experiment=experiment,
-                gpus=_gpus(gpus, config),
+                gpus=gpus_of(config, gpus),
                 byoc=byoc,
                 **common,
             )
@@ -135,11 +132,11 @@ def export(
         folder = export_join_job(algorithm, join, options, job, gpus=gpus, byoc=byoc)
         say(f"Job: {folder}")
         return
-    from medpfl.flare.job.export import describe, export_job
+    from medpfl.flare.job.export import describe, export_job, gpus_of
 
     config, replaced = options.config(algorithm), job.is_dir()
     require_installed(config)
-    folder = export_job(config, job, byoc=byoc, track=_tracker(track, "prod"), gpus=_gpus(gpus, config))
+    folder = export_job(config, job, byoc=byoc, track=_tracker(track, "prod"), gpus=gpus_of(config, gpus))
     say(f"Job: {folder}")
     for line in [*describe(folder), *(["Replaced the job that was there."] if replaced else [])]:
         say(line)
@@ -161,7 +158,3 @@ def _say_tracked(folder: Path, tracker: str) -> None:
 
     if command := how_to_see(folder, tracker):
         say(f"Tracking: {command}")
-
-
-def _gpus(given: int | None, config: RunConfig) -> int:
-    return int(config.device.startswith("cuda")) if given is None else given

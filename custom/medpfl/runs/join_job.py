@@ -15,7 +15,7 @@ from medpfl.engine.newcomers import JOINED, finished
 from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.flare.admin.remote import Ended, System, Unknown
 from medpfl.flare.admin.submission import going_on, read_note, settled_note, submit_once
-from medpfl.flare.job.export import portable
+from medpfl.flare.job.export import gpus_of, portable
 from medpfl.flare.job.folder import place_for, write_job
 from medpfl.flare.job.join_recipe import JoinRecipe
 from medpfl.flare.launch.poc import poc
@@ -110,7 +110,7 @@ def join_in_production(
     with run_folder(out):
         if (note := _under_way(system, joining, experiment, file)) is None:
             note = {"job": None, **_settings(joining, experiment)}
-            recipe = recipe_of(joining, experiment=experiment, byoc=byoc, gpus=_gpus(joining, gpus))
+            recipe = recipe_of(joining, experiment=experiment, byoc=byoc, gpus=gpus_of(joining.trained, gpus))
             submit_once(system, recipe, note, file)
         try:
             with going_on(system, note["job"], kit):
@@ -143,7 +143,7 @@ def export_join(
     """
     joining, experiment = _at_federation(algorithm, run, said)
     job = place_for(job)
-    recipe = recipe_of(joining, experiment=experiment, name=job.name, byoc=byoc, gpus=_gpus(joining, gpus))
+    recipe = recipe_of(joining, experiment=experiment, name=job.name, byoc=byoc, gpus=gpus_of(joining.trained, gpus))
     return write_job(recipe, job)
 
 
@@ -159,10 +159,6 @@ def _at_federation(algorithm: str | None, run: Path, said: Mapping[str, Any]) ->
         raise UserError("--join at a real federation: give the new sites' names with --sites NAME,NAME")
     joining = Joining.of(algorithm, run, config, said, real=True)
     return replace(joining, newcomers=portable(joining.newcomers)), note["experiment"]
-
-
-def _gpus(joining: Joining, given: int | None) -> int:
-    return int(joining.trained.device.startswith("cuda")) if given is None else given
 
 
 def _settings(joining: Joining, experiment: str) -> dict[str, Any]:

@@ -50,6 +50,12 @@ def test_a_picture_has_a_mask_of_its_size(tmp_path):
     assert "writes a mask for each" in card
 
 
+def test_one_mask_beside_a_picture_is_one(tmp_path, caplog):
+    write_picture(tmp_path / "01.png", tmp_path / "01_mask.png", seed=7)
+    assert [item["name"] for item in items(tmp_path, "picture", masks=True)] == ["01.png"]
+    assert f"{tmp_path}: 1 mask by its name is left out, 01_mask.png first" in caplog.text
+
+
 def test_masks_beside_the_pictures_are_neither_segmented_nor_overwritten(tmp_path, caplog):
     model = trained(tmp_path / "run", write_siblings(tmp_path / "data"), data_args={"size": 32})
     new = tmp_path / "new"

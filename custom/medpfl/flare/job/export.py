@@ -16,6 +16,11 @@ from medpfl.flare.job.folder import place_for, read_job, write_job
 from medpfl.flare.job.recipes import PersonalizedRecipe
 
 
+def gpus_of(config: RunConfig, given: int | None) -> int:
+    """How many GPUs FLARE must give a site: as the user says, else one where the device is a GPU."""
+    return int(config.device.startswith("cuda")) if given is None else given
+
+
 def export_job(config: RunConfig, job: Path, *, byoc: bool = False, track: str | None = None, gpus: int = 0) -> Path:
     """Writes a job folder, replacing a job of the same name there.
 

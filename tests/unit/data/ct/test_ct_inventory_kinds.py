@@ -101,6 +101,14 @@ def test_the_draft_of_xray_images_filled_in_is_a_table_of_pictures(tmp_path):
     assert again.exit_code != 0 and "labels-pictures.csv: is there already" in str(again.exception)
 
 
+def test_one_file_is_one(tmp_path):
+    write_nifti(tmp_path / "a.nii", chest(20, edge=16), spacing=(0.8, 0.7, 8.0))
+    Image.new("L", (16, 16)).save(tmp_path / "b.png")
+    assert in_words(take_inventory(tmp_path))[1] == "1 NIfTI file, 1 picture"
+    write_nifti(tmp_path / "c.nii", chest(20, edge=16), spacing=(0.8, 0.7, 8.0))
+    assert in_words(take_inventory(tmp_path))[1] == "2 NIfTI files, 1 picture"
+
+
 def test_mr_says_what_reads_it(tmp_path):
     root, out = tmp_path / "export", tmp_path / "out"
     brain = np.random.default_rng(0).integers(0, 700, (20, 16, 16)).astype(np.int16)

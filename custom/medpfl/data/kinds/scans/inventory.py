@@ -66,7 +66,7 @@ def in_words(inventory: Inventory) -> list[str]:
         f"{count(len(usable), 'CT volume')} that can be used, of {_people(usable)}"
         + (f"; {nifti:,} of them NIfTI, which does not say that it is CT" if nifti else "")
         + (f"; {no_ct:,} of them no CT by their values" if no_ct else ""),
-        ", ".join(f"{forms[form]:,} {words}" for form, words in _FORMS.items() if forms[form])
+        ", ".join(f"{n:,} {words.format(s='s' * (n != 1))}" for form, words in _FORMS.items() if (n := forms[form]))
         + (f"; {count(inventory.others, 'other file')}" if inventory.others else ""),
     ]
     if mr := [one for one in found if one.mr]:
@@ -135,10 +135,10 @@ def _imageless(rest: Iterable[NoSlice], there: set[str], root: Path) -> list[Fou
 
 _FORMS = {
     "DICOM": "DICOM series",
-    "NIfTI": "NIfTI files",
-    "X-ray": "X-ray images",
-    "picture": "pictures",
-    "file": "files that cannot be read",
+    "NIfTI": "NIfTI file{s}",
+    "X-ray": "X-ray image{s}",
+    "picture": "picture{s}",
+    "file": "file{s} that cannot be read",
 }
 
 
