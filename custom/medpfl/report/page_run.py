@@ -137,6 +137,9 @@ def _site_note(run: Results) -> str:
     )
     chooses = (run.get("choices") or {}).get("use", "received") != "received"
     others = "; each site chose among its models, the last round's and the one that it trained alone" if chooses else ""
+    sites = run["data"]["sites"].values()
+    if chooses and not validated and sites and all(site.get("validation") == 0 for site in sites):
+        others = "; without validation cases no site could choose among its models"
     what = _explained(measures_of(run))
     return (
         f"Test data at {when}{others}. At the last round "

@@ -227,6 +227,12 @@ def test_a_round_is_called_chosen_only_where_there_were_validation_data(five, tm
             site["validation"] = None
     _, page = report(tmp_path, five)
     assert "Test data at round 5. At the last round" in page.text
+    _, page = report(tmp_path, five | {"choices": {"use": "blend"}})
+    assert "; without validation cases no site could choose among its models. At the last round" in page.text
+    for site in five["data"]["sites"].values():
+        site["validation"] = 12  # and none of them told how it did on these
+    _, page = report(tmp_path, five | {"choices": {"use": "blend"}})
+    assert words in page.text
 
 
 def test_what_the_sites_hold_is_unknown(running, tmp_path):
