@@ -105,6 +105,12 @@ def test_accessible(five, twenty, tmp_path):
         assert 'scope="row"' in markup
 
 
+def test_cells_of_words_keep_room_for_a_word(five, tmp_path):
+    """On a phone a table scrolls; without it a cell that may break anywhere is as wide as some letters."""
+    markup, _ = report(tmp_path, five)
+    assert "td{overflow-wrap:anywhere}\ntd:not(.n){min-width:8em}" in markup
+
+
 def test_a_page_is_made_without_torch():
     code = "import sys, medpfl.report.page; print([m for m in ('torch', 'scipy', 'monai') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
