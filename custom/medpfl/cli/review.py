@@ -91,7 +91,7 @@ def ledger(
         raise typer.Exit(1)
     if as_json:
         return
-    print(f"{number} entries, {size(total)} in all; the chain is whole")
+    print(f"{number} {'entry' if number == 1 else 'entries'}, {size(total)} in all; the chain is whole")
     if forgotten:
         print(printable(f"{forget}: forgotten on whom {forgotten} earlier series of runs trained"))
     for data, patients in held.items():

@@ -68,7 +68,8 @@ class Gate:
             found = schema.model_validate(update.metrics, strict=True).model_dump(exclude_unset=True)
         except ValidationError as error:
             where = error.errors()[0]["loc"]
-            logger.warning("%s: %s", _short(".".join(map(str, where))), error.errors()[0]["msg"])
+            name = _short(".".join(map(str, where)))
+            logger.warning("%s: the metric %s may not leave: %s", update.site, name, error.errors()[0]["msg"])
             # A key that is not of the schema, or of `numbers` and not declared, is whatever the code made of it.
             declared = where[0] != "numbers" or len(where) == 1 or where[1] in self.numbers
             if error.errors()[0]["type"] == "extra_forbidden" or not declared:
