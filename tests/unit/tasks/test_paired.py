@@ -144,6 +144,22 @@ def test_the_positives_of_one_patient_tell_of_the_aucs_spread_as_one_would():
     assert found["low"] == pytest.approx(1 - old_area - 1.959964 * np.sqrt(variance))
 
 
+def test_a_class_of_one_case_that_is_there_twice_is_known_no_better():
+    positive, new, old = np.arange(12)[None] < 1, np.arange(12.0)[::-1, None], np.r_[5.5, 0:11][:, None]
+    one = auroc_gain(new, old, positive)
+    twice = auroc_gain(np.hstack([new, new]), np.hstack([old, old]), np.vstack([positive, positive]))
+    assert twice == pytest.approx(one)
+
+
+def test_cases_of_which_a_label_is_not_known_add_nothing_to_what_an_auc_gains():
+    rng, positive = np.random.default_rng(4), np.arange(14)[None] < 6
+    new, old = (rng.normal(size=(14, 1)) + shift * positive.T for shift in (1.5, 0.5))
+    some, more = rng.normal(size=(9, 1)), [(0, 0), (0, 9)]
+    known = np.pad(np.ones((1, 14), dtype=bool), more)
+    found = auroc_gain(np.vstack([new, some]), np.vstack([old, -some]), np.pad(positive, more), known)
+    assert found == pytest.approx(auroc_gain(new, old, positive))
+
+
 def test_cases_of_few_patients_show_no_difference_in_their_auc():
     rng, labels = np.random.default_rng(0), np.tile([0, 1], 20)
     new, old = (sign * labels[:, None] + 0.4 * rng.normal(size=(40, 1)) for sign in (1, -1))

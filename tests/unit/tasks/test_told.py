@@ -145,6 +145,16 @@ def test_a_rare_class_ends_the_balanced_accuracy_and_leaves_the_mean_auc():
     assert other["auroc"] is not None
 
 
+def test_of_two_classes_the_rank_of_the_one_patient_of_the_rare_one_is_not_told_by_the_others_auc():
+    """Both have the same AUC: whoever has not the common class has the rare one."""
+    rng, labels, task = np.random.default_rng(0), np.r_[np.zeros(40, int), 1], TASKS["classification"]
+    scores, others = (probabilities(rng, 41, 2) for _ in range(2))
+    found, gained = task.measured((scores, labels)), task.compared((scores, labels), (others, labels))
+    assert found["auroc_classes"] == 2 and gained["auroc"] is not None
+    assert (found.told(LEAST)["auroc"], found.told(LEAST)["auroc_classes"]) == (None, 0)
+    assert gained.told(LEAST)["auroc"] is None
+
+
 def test_a_class_that_nobody_has_reads_as_one_that_one_patient_has():
     """Else whether the balanced accuracy is told would say that there is one."""
     rng = np.random.default_rng(0)
