@@ -153,11 +153,22 @@ def test_a_site_whose_statistics_are_gone_is_not_mixed_in(nearest):
     assert row == pytest.approx({"site-1": 0.8, "site-3": 0.2})
 
 
+def test_a_newcomers_row_is_capped_as_what_a_site_leaves_to_others_is():
+    """With lambda 1/2 none weighs more than 1/4 at a site, half of what is left there: of a newcomer's row half."""
+    federation = Federation.of(config("fedap", weight_cap=0.25))
+    names = federation.config.site_names
+    kept = {"statistics": dict(zip(names, statistics(1.0, 2.0, 4.0), strict=True))}
+    server = after(federation, dict.fromkeys(names, federation.initial_shared), kept=kept)
+    _, row = Welcome(plan_of(federation), server, federation.input_format(), 1).offer(statistics(0.0)[0])
+    assert list(row.values()) == pytest.approx([1 / 2, 1 / 3, 1 / 6])  # without a cap 4, 2 and 1 of 7
+
+
 def test_uniform_is_the_mean(tmp_path):
     federation = Federation.of(config("fedap", mixing="uniform"))
     names = federation.config.site_names
     shared = {n: {k: torch.full_like(t, i) for k, t in federation.initial_shared.items()} for i, n in enumerate(names)}
-    found = begun(federation, after(federation, shared), images())
+    numbers = dict(zip(names, (10, 20, 100), strict=True))  # of samples, which do not count
+    found = begun(federation, replace(after(federation, shared), samples=numbers), images())
     assert list(found.row.values()) == pytest.approx([1 / 3] * 3)
     assert torch.allclose(found.state["fc1.weight"], torch.ones(6, 16))
     assert found.sent_bytes == 0

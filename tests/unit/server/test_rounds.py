@@ -122,6 +122,14 @@ def test_without_a_quorum_the_state_is_intact(phase):
     assert len(messages(plan, before)) == 3
 
 
+def test_a_site_that_says_hello_late_is_none_of_a_rounds_quorum():
+    """Else one site's own update could become everybody's mix."""
+    plan = make_plan()
+    state = advance(plan, ServerState(), [hello("site-1"), hello("site-2")], 0)
+    with pytest.raises(QuorumNotMet, match="1 usable answers in phase 'train', the quorum is 2 of 3"):
+        advance(plan, state, [trained(plan, "site-1", 1, 8), hello("site-3")], 0)
+
+
 def test_what_several_sites_say_is_said_once():
     plan = make_plan()
     told = [Failure(f"site-{n}", 0, "no disk" if n < 3 else "no GPU") for n in (1, 2, 3)]
