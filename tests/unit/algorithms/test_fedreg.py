@@ -21,6 +21,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.messages import Message
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.seeding import Chance
+from medpfl.core.site_data import scale
 from medpfl.models import logits
 
 ONE, FIRST = torch.ones(1, 1, 1, 1), torch.zeros(1, dtype=torch.int64)
@@ -154,6 +155,18 @@ def test_pseudo_data_lie_in_one_order_and_large_sets_in_a_file(monkeypatch):
     assert all(torch.equal(a, b) for one, two in zip(first, again, strict=True) for a, b in zip(one, two, strict=True))
     assert sorted(y for *_, labels, _ in first for y in labels.tolist()) == sorted(own.labels["train"].tolist())
     assert all(own.labels["train"][whose].tolist() == labels.tolist() for *_, labels, whose in first)
+
+
+def test_pseudo_data_of_each_batch_stay_their_own():
+    """Ten steps of a thousandth lead no farther than a hundredth from the sample that they are made of."""
+    own = images(train=13)
+    x = scale(own.images["train"])
+    assert torch.pdist(x.flatten(1)).min() > 1
+    found = pseudo_data(local_round(Net(), own, tiny_config("fedreg")), 0.001, 0.0001)
+    assert [len(y) for *_, y, _ in found] == [4, 4, 5]
+    for x_s, _, x_p, _, whose in found:
+        assert 0 < (x_s - x[whose]).abs().max() < 0.0101
+        assert (x_p - x[whose]).abs().max() < 0.00101
 
 
 @pytest.mark.parametrize("one_order", [False, True])
