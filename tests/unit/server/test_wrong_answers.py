@@ -30,8 +30,8 @@ def bad_update(kind, plan):
         "statistics": shared | statistics(0.0),
         "empty": {},
     }
-    if kind == "round":
-        return trained(plan, "site-2", 7, 99)
+    if kind in (of_another := {"a later round": 7, "an earlier round": 0}):
+        return trained(plan, "site-2", of_another[kind], 99)
     return Update("site-2", 1, tensors[kind], good.metrics)
 
 
@@ -46,7 +46,8 @@ def bad_update(kind, plan):
         ("personal", "entry '1.weight' does not belong to the shared state (1 in all)"),
         ("statistics", "statistics that were not asked for"),
         ("empty", "shared entry '0.weight' is missing (2 in all)"),
-        ("round", "an answer for round 7, but round 1 is under way"),
+        ("a later round", "an answer for round 7, but round 1 is under way"),
+        ("an earlier round", "an answer for round 0, but round 1 is under way"),
     ],
 )
 def test_a_bad_update_harms_nobody(kind, reason):
