@@ -1,14 +1,19 @@
 """SCAFFOLD's steps by hand, at a site and at the server; what it refuses."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
-from one_sample import TwoWeights, both, config, trained, weights
+from one_sample import TwoWeights, both, config, data, trained, weights
 from tiny import config as tiny_config
 from tiny import run, same
 
-from medpfl.algorithms.mechanism import ServerParts, Step, Turn
+from medpfl.algorithms.mechanism import LocalRound, ServerParts, Step, Turn
 from medpfl.algorithms.scaffold import ControlVariates, own_control
+from medpfl.core.declarations import Nothing
 from medpfl.core.errors import UserError
+from medpfl.core.messages import Message, named
+from medpfl.core.parameters import ParameterSplit
 from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
 from medpfl.server.rounds import next_round
@@ -43,6 +48,21 @@ def test_the_next_control_over_several_steps():
     assert found["w"].tolist() == [5.0]
 
 
+def test_steps_in_which_nothing_shared_is_trained_are_none_of_the_k():
+    """After such a step one of 0.1 leads from (0, 0) to (0.1, -0.1): (x - y) / 0.1 is (-1, 1), and not half of it."""
+    run_config, model = config("scaffold"), TwoWeights(0.0, 0.0)
+    split, message = ParameterSplit(model, Nothing()), Message("train", 2, {})
+    round_ = LocalRound("site-1", run_config, 2, message, model, split, data(), lambda: None, lambda: None)
+    part = next(m for m in run_config.mechanisms if m.name == "control").begin(round_)
+    part.before_step()
+    model.fc.weight.grad = torch.zeros(2, 1)
+    part.before_step()
+    with torch.no_grad():
+        model.fc.weight.copy_(torch.tensor([[0.1], [-0.1]]))
+
+    assert weights(part.end().state) == pytest.approx([-1.0, 1.0])
+
+
 def test_in_the_first_round_all_controls_are_zero_and_the_step_is_plain():
     model = TwoWeights(0.0, 0.0)
     trained(config("scaffold"), model)
@@ -60,6 +80,16 @@ def test_the_servers_control_by_hand():
     made = step(Turn(state, dict, {"control": both(1.0, 3.0)}, present=2))
 
     assert weights(made.common) == pytest.approx([1.5, 2.5])
+
+
+def test_a_site_goes_on_from_what_the_server_has_of_its_control_by_hand():
+    """c_i = (1, 3) after a change of (2, 4) of which a quarter counted: (-0.5, 0). An older c_i had counted whole."""
+    part = next(m for m in config("scaffold").mechanisms if m.name == "control")
+    message = Message("train", 4, {}, {"counted": [2, 3], "scaled": {"control": 0.25}})
+    for round_, expected in ((3, [-0.5, 0.0]), (2, [1.0, 3.0])):
+        kept = both(1.0, 3.0) | named("change", both(2.0, 4.0)) | {"round": torch.tensor(round_)}
+        site = SimpleNamespace(message=message, device="cpu", kept_counted=lambda kept=kept: kept)
+        assert weights(part._own(site, both(0.0, 0.0))) == pytest.approx(expected)
 
 
 def test_with_all_sites_the_controls_sum_to_the_servers():
