@@ -12,7 +12,7 @@ from medpfl.core.seeding import generator
 from medpfl.core.site_data import ImageTensors
 from medpfl.models import build_model
 from medpfl.tasks import TASKS
-from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
+from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs, train_plainly
 from medpfl.training.objective import objective_of
 from medpfl.training.part import Beside, Part
 from medpfl.training.trainer import Trainer
@@ -232,3 +232,15 @@ def test_the_order_comes_from_the_generator_alone():
         trained(model, images(), SGD, 2, generator(3, "shuffle"))
         models.append(model.state_dict())
     assert same(*models)
+
+
+def test_what_dropout_leaves_out_follows_from_the_order_alone():
+    """So that a run that was killed goes on as it would have, whatever was drawn before."""
+    start, left = Net(dropout=0.5), []
+    for drawn in (0, 1):
+        model = Net(dropout=0.5)
+        model.load_state_dict(start.state_dict())
+        torch.manual_seed(drawn)
+        train_plainly(model, images(), Trainer.of(SGD), 1, generator(3), LOSS)
+        left.append(model.state_dict())
+    assert same(*left) and not same(left[0], start.state_dict())
