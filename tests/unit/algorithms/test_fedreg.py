@@ -89,6 +89,15 @@ def test_the_second_data_see_what_the_first_left():
     assert model.fc.weight.flatten().tolist() == pytest.approx([-1.0, 1.0])
 
 
+def test_both_slopes_are_taken_at_half_of_the_whole_way():
+    """Of a b the gradient is (b, a), at half of (2, 2) so (1, 1): (0, 2) - 1 (1, 1). Half of (0, 2) would give 0."""
+    model = TwoWeights(2.0, 2.0)
+    first = (ONE, FIRST, lambda scores, y: scores[0, 0])
+    second = (ONE, FIRST, lambda scores, y: scores[0, 0] * scores[0, 1])
+    project(model, dict(model.named_parameters()), {"fc.weight": torch.zeros(2, 1)}, [first, second])
+    assert model.fc.weight.flatten().tolist() == pytest.approx([-1.0, 1.0])
+
+
 def test_a_loss_without_a_slope_takes_nothing_back():
     model = TwoWeights(2.0, 2.0)
     flat = (ONE, FIRST, lambda scores, y: 0 * scores.sum())
