@@ -36,6 +36,13 @@ def test_a_step_by_hand():
     assert float(state["alpha/"]) == done.numbers()["alpha"]
 
 
+def test_the_shares_rate_is_the_rounds():
+    """In a round whose rate is a tenth its step is a tenth too."""
+    done = trained(config("apfl", schedule="step", step_rounds=1), TwoWeights(0.0, 0.0), kept=kept(0.5))
+
+    assert done.numbers() == {"alpha": pytest.approx(0.5 + 0.01 * 2 * (1 - P0))}
+
+
 def test_a_share_that_is_not_learned_stays():
     done = trained(config("apfl", adaptive=0), TwoWeights(), kept=kept(0.5))
 
@@ -54,6 +61,8 @@ def test_of_whom_a_share_was_learned_counts_from_then_on():
     earlier = {"mixture": own | {"alpha/patients": torch.tensor(7)}}
     again = trained(config("apfl", adaptive=0), TwoWeights(0.0, 0.0), kept=earlier)
     assert int(again.states()["mixture"]["alpha/patients"]) == 7
+    fewer = trained(config("apfl"), TwoWeights(0.0, 0.0), kept=earlier)
+    assert int(fewer.states()["mixture"]["alpha/patients"]) == 1
 
 
 def test_an_own_model_that_diverges_ends_the_task():
