@@ -215,3 +215,12 @@ assert "torch._dynamo" not in sys.modules, "the compiler is imported"
 
 def test_no_optimizer_imports_torchs_compiler():
     subprocess.run([sys.executable, "-c", STEPS], check=True)
+
+
+def test_fp16_goes_on_with_the_scale_that_it_had():
+    """Else it would find it again by leaving steps out, in each round."""
+    memory, weight = Memory(), torch.zeros(1, requires_grad=True)
+    before, after = torch.amp.GradScaler("cpu", 64.0), torch.amp.GradScaler("cpu", 4096.0)
+    memory.keep(torch.optim.SGD([weight]), ["weight"], before)
+    memory.recall(torch.optim.SGD([weight]), ["weight"], after)
+    assert after.get_scale() == 64

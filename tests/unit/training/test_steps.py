@@ -17,6 +17,7 @@ from medpfl.engine.inprocess import run_in_process
 from medpfl.models import build_model
 from medpfl.tasks import TASKS
 from medpfl.training.loop import Epochs, plain_objective, train_epochs
+from medpfl.training.steps import Steps
 from medpfl.training.trainer import Trainer
 
 LOSS = TASKS["classification"].loss
@@ -125,6 +126,17 @@ def test_no_batch_waits_for_the_next_epoch():
     assert len(counted) == 3 * 2
 
 
+def test_no_batch_of_a_second_model_waits_either():
+    """With all of it in APFL's mixture it takes the steps that plain training takes."""
+    data, plain, own, model = images(train=12), linear(), linear(), linear()
+    trained(plain, data, accumulate=2, epochs=2)
+    trainer = Trainer.of({"lr": 0.5, "batch_size": 4, "accumulate": 2})
+    work = Epochs(model, data, trainer, 2, generator(0), plain_objective(model, LOSS))
+    train_both(work, own, 1.0, LOSS, adaptive=False)
+    for name, tensor in plain.state_dict().items():
+        torch.testing.assert_close(own.state_dict()[name], tensor)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_is_near_and_weights_stay_float32(precision):
     half, full = (build_model("lenet5", in_channels=1, num_classes=3, image_size=28) for _ in range(2))
@@ -146,6 +158,19 @@ def test_gradients_that_mechanisms_see_are_not_scaled():
         model = linear()
         trained(model, one(3.0), before_step=[lambda m=model: seen.append(m[1].bias.grad.clone())], precision=precision)
     torch.testing.assert_close(seen[0], seen[1], atol=1e-3, rtol=1e-2)
+
+
+def test_who_hears_of_steps_is_told_by_what_a_scaled_loss_is_divided_again():
+    """2^12 at first; a step that overflows counts as none, and the next one's scale is half of it."""
+    model, heard = linear(), []
+    trainer = Trainer.of({"lr": 0.5, "batch_size": 4, "precision": "fp16"})
+    steps = Steps(trainer, model, list(model.parameters()), taken=heard.append)
+    for times in (1.0, 1e38, 1.0):
+        with steps.forward():
+            loss = LOSS(model(torch.ones(1, 1, 4, 4)), torch.zeros(1, dtype=torch.long))
+        steps.backward(times * loss.float(), 1)
+        steps.step()
+    assert heard == [2**-12, 0, 2**-11]
 
 
 @pytest.mark.parametrize("size", [(16, 16), (4, 8, 8)], ids=["images", "volumes"])
