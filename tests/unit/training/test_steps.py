@@ -126,6 +126,12 @@ def test_no_batch_waits_for_the_next_epoch():
     assert len(counted) == 3 * 2
 
 
+def test_the_step_of_batches_that_are_left_is_counted():
+    """Of three, four and five batches two by two."""
+    trainer = Trainer.of({"batch_size": 4, "accumulate": 2})
+    assert [trainer.steps(images(train=n), even=False) for n in (12, 16, 20)] == [2, 2, 3]
+
+
 def test_no_batch_of_a_second_model_waits_either():
     """With all of it in APFL's mixture it takes the steps that plain training takes."""
     data, plain, own, model = images(train=12), linear(), linear(), linear()
