@@ -47,6 +47,11 @@ def test_the_threshold_is_chosen_on_validation_data():
     assert without["f1"] == 0  # 0.5 to 0.5 is the first class
 
 
+def test_of_equal_thresholds_the_least_is_taken():
+    """From 0.3 on both positives and one of two negatives are called, from 0.9 on one and none: 1/2 each."""
+    assert youden(np.array([0.9, 0.3, 0.5, 0.1]), np.array([True, True, False, False])) == 0.3
+
+
 def test_many_validation_cases_take_little_memory():
     rng = np.random.default_rng(0)
     scores, positive = rng.random(8000), rng.random(8000) < 0.3
