@@ -234,6 +234,14 @@ def test_the_order_comes_from_the_generator_alone():
     assert same(*models)
 
 
+def test_samples_beside_have_the_loss_of_whoever_gave_their_labels():
+    """1 of the site's own, twice 1 of what is made of them, half of 10 of others."""
+    beside = [Beside(lambda x, y: (x, y), 0.5), Beside(lambda x, y: (x, y), 2.0, own=True)]
+    losses = [lambda output, y, each=each: each + 0 * output.sum() for each in (1.0, 10.0)]
+    found, minimised = objective_of(linear(), [Part(beside=beside)], *losses)(X, Y)
+    assert (found.item(), minimised.item()) == (1, 1 + 2 * 1 + 0.5 * 10)
+
+
 def test_what_dropout_leaves_out_follows_from_the_order_alone():
     """So that a run that was killed goes on as it would have, whatever was drawn before."""
     start, left = Net(dropout=0.5), []
