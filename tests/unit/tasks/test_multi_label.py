@@ -61,6 +61,15 @@ def test_auc_is_the_mean_over_labels_of_the_known_cases(n, labels, seed):
         assert 0 <= low <= found["auroc"] <= high <= 1
 
 
+def test_unknown_cases_leave_aucs_and_their_intervals_as_they_are():
+    rng, truth = np.random.default_rng(1), np.arange(16)[:, None] % [2, 3] == 0
+    scores = rng.normal(size=(16, 2)) + truth
+    found = TASK.measured((scores, truth.astype(int)))
+    more = np.r_[scores, rng.normal(size=(9, 2))], np.r_[truth.astype(int), np.full((9, 2), -1)]
+    assert TASK.measured(more)["auroc_by_label"] == found["auroc_by_label"]
+    assert TASK.measured(more)["auroc_ci95"] == pytest.approx(found["auroc_ci95"])
+
+
 def test_accuracy_losses_and_gains_by_hand():
     truth = np.array([[1, 0], [0, -1]])
     good, bad = np.array([[0.9, 0.1], [0.2, 0.9]]), np.array([[0.4, 0.1], [0.2, 0.1]])

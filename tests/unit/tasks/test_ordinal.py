@@ -8,6 +8,7 @@ from sklearn.metrics import cohen_kappa_score
 
 from medpfl.core.gain import verdict
 from medpfl.tasks import TASKS
+from medpfl.tasks.evaluation import Cases
 from medpfl.tasks.ordinal import quadratic_kappa
 
 TASK = TASKS["ordinal"]
@@ -64,6 +65,16 @@ def test_the_one_case_of_a_rare_grade_decides_nothing(n):
     found = TASK.gained((right, labels), (constant, labels))["kappa"]
     assert found == {"difference": 1, "low": 0, "high": 1}
     assert verdict(found) == "no difference found"
+
+
+def test_copies_of_a_patients_cases_tell_nothing_new():
+    rng, labels = np.random.default_rng(2), np.arange(24) % 4
+    new, old = (np.eye(4)[np.clip(labels + rng.integers(-1, far, 24), 0, 3)] for far in (2, 3))
+    once = TASK.gained((new, labels), (old, labels))
+    four = [(np.repeat(p, 4, axis=0), np.repeat(labels, 4)) for p in (new, old)]
+    again = TASK.gained(*four, Cases("patient", np.repeat(np.arange(24), 4)))
+    for name in ("kappa", "mae"):
+        assert once[name]["low"] < once[name]["high"] and again[name] == pytest.approx(once[name])
 
 
 def test_kappas_that_differ_alike_in_all_draws_tell_nothing_of_their_spread():

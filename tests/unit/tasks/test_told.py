@@ -178,6 +178,13 @@ def test_kappa_is_not_told_where_one_far_grade_decides_it():
     assert told[2] is not None
 
 
+def test_an_error_may_leave_where_its_square_may_not():
+    """One case is two grades beyond sixty others: of the errors from 0 it has 3 of 63, of their squares 9 of 69."""
+    grades = np.r_[np.zeros(60, int), np.ones(60, int), 3]
+    told = TASKS["ordinal"].measured((probabilities(np.random.default_rng(0), 121, 4), grades)).told(LEAST)
+    assert told["mae"] is not None and told["kappa"] is None
+
+
 @pytest.mark.parametrize("task", sorted(TASKS))
 def test_patients_count_and_not_their_pictures(task):
     rng = np.random.default_rng(0)
