@@ -17,6 +17,7 @@ from medpfl.core.site_data import PARTS, looked_at_once
 from medpfl.core.stopping import Abandoned, ends_when
 from medpfl.models.blend import blended, restored
 from medpfl.tasks import TASKS
+from medpfl.tasks.evaluation import Cases
 from medpfl.tasks.segmentation.judging import Judged, judge, predicted, surface_distances
 from medpfl.tasks.segmentation.outlines import _picture
 
@@ -55,6 +56,26 @@ def test_a_case_by_hand():
     assert found["volume_error"] == pytest.approx(0.2)
     assert found["dice_by_class"] == [pytest.approx(0.4)]
     assert found["dice_ci95"] is None and found["hd95"] is None  # one case, and no spacing is known
+
+
+def test_copies_of_a_patients_volumes_narrow_no_interval():
+    hit = np.array([[3.0], [5.0], [6.0], [9.0]])
+    once, four = (Judged(h, 10 + 0 * h, 10 + 0 * h, h, 10 + 0 * h, h) for h in (hit, np.repeat(hit, 4, axis=0)))
+    copied = TASK.figures(four, Cases("patient", np.repeat(np.arange(4), 4)))
+    assert copied["dice_ci95"] == pytest.approx(TASK.figures(once)["dice_ci95"]) and copied["dice"] == pytest.approx(
+        0.575
+    )
+
+
+def test_a_structure_that_a_case_has_not_is_none_of_its_loss():
+    """Soft Dice of 2 * 4 / (6 + 10) = 1/2 for the one that there is; 0 where there is none."""
+    true, overlap, expected = (
+        np.array([[10.0, 0.0], [0.0, 0.0]]),
+        np.array([[4.0, 0.0], [0.0, 0.0]]),
+        np.full((2, 2), 6.0),
+    )
+    found = Judged(overlap, expected, true, overlap, expected, np.full((2, 2), np.nan))
+    assert TASK.losses(found) == pytest.approx([np.log(2), 0])
 
 
 def test_masks_that_are_all_missed_tell_no_interval():
@@ -158,6 +179,17 @@ VOLUMES = MaskedVolumes(
     {p: [torch.zeros(4, 4, 4, dtype=torch.uint8)] for p in PARTS},
     (4, 4, 4),
 )
+
+
+def test_a_volume_smaller_than_a_window_lies_in_its_darkest_value():
+    """As training pads it: the sum of a bright voxel's 27 neighbours is its own 1 and 26 times -1, and not 0."""
+    sums = nn.Conv3d(1, 2, 3, padding=1, bias=False)
+    with torch.no_grad():
+        sums.weight.zero_()[1].fill_(0.1)
+    volume = torch.full((1, 1, 2, 2, 2), -1.0)
+    volume[0, 0, 0, 0, 0] = 1
+    found = predicted(sums, Case(volume, torch.zeros(2, 2, 2, dtype=torch.uint8), None), (4, 4, 4))
+    torch.testing.assert_close(found[1], torch.full((2, 2, 2), -2.5).sigmoid())
 
 
 @pytest.mark.parametrize("data", [VOLUMES, images_of(np.ones((3, 4, 4)), np.ones((3, 4, 4)))])
