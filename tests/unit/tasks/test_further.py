@@ -47,6 +47,28 @@ def test_the_threshold_is_chosen_on_validation_data():
     assert without["f1"] == 0  # 0.5 to 0.5 is the first class
 
 
+def test_a_task_takes_no_threshold_from_test_data():
+    """The same cases: thresholds of their own would be 0.35, by which both positives are found."""
+    labels, test = np.array([1, 1, 0, 0]), of_positives([0.5, 0.35, 0.45, 0.2])
+    validation = of_positives([0.6, 0.4, 0.3, 0.1])
+    found = TASK.further((test, labels), (validation, labels), None).numbers()
+    assert (found["sensitivity"], found["specificity"]) == (0.5, 0.5)
+    one = labels[:, None]
+    found = TASKS["multi-label"].further((test[:, 1:], one), (validation[:, 1:], one), None).numbers()
+    assert (found["sensitivity"], found["specificity"]) == (0.5, 0.5)
+
+
+def test_copies_of_a_patients_cases_narrow_no_interval():
+    rng, labels = np.random.default_rng(0), np.arange(30) % 3
+    scores = rng.dirichlet(np.ones(3), size=30) + np.eye(3)[labels] / 3
+    once = scores / scores.sum(1, keepdims=True), labels
+    four = tuple(np.repeat(values, 4, axis=0) for values in once)
+    alone = TASK.further(once, once, None).numbers()["intervals"]
+    again = TASK.further(four, once, np.repeat(np.arange(30), 4)).numbers()["intervals"]
+    assert set(again) == set(alone) == set(NAMES) - {"sensitivity"}  # which is 1 in every draw
+    assert all(again[name] == pytest.approx(ends) for name, ends in alone.items())
+
+
 def test_of_equal_thresholds_the_least_is_taken():
     """From 0.3 on both positives and one of two negatives are called, from 0.9 on one and none: 1/2 each."""
     assert youden(np.array([0.9, 0.3, 0.5, 0.1]), np.array([True, True, False, False])) == 0.3

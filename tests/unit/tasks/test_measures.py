@@ -263,6 +263,11 @@ def test_summary_leaves_out_what_could_not_be_computed():
     assert summary({}, MEASURES)["mean"] == dict.fromkeys(NAMES)
 
 
+def test_a_site_with_a_measure_of_0_counts():
+    found = summary({"north": {"accuracy": 0.0}, "south": {"accuracy": 1.0}}, MEASURES[:1])
+    assert (found["mean"], found["worst"], found["counted"]) == ({"accuracy": 0.5}, {"accuracy": 0}, {"accuracy": 2})
+
+
 def test_of_errors_the_largest_is_the_worst():
     measure = [m for m in TASKS["ordinal"].measures if m.name == "mae"]
     found = summary({"north": {"mae": 0.5}, "south": {"mae": 1.5}}, measure)
