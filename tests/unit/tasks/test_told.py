@@ -118,6 +118,26 @@ def test_every_measure_is_told_where_all_have_enough():
         assert gain.told(LEAST) == gain
 
 
+@pytest.mark.parametrize("name", ["classification", "ordinal", "multi-label", "segmentation"])
+def test_what_is_told_is_of_patients_where_several_cases_are_one_patients(name):
+    rng, of = np.random.default_rng(0), Cases("patient", np.repeat(np.arange(63), 2))
+    if name == "segmentation":
+        first, second = (Judged(*(30 * rng.random((126, 1)) for _ in range(6))) for _ in range(2))
+    elif name == "multi-label":
+        first, second = ((rng.random((126, 1)), np.arange(126)[:, None] // 2 % 2) for _ in range(2))
+    else:
+        first, second = ((probabilities(rng, 126, 3), np.arange(126) // 2 % 3) for _ in range(2))
+    for found in (TASKS[name].measured(first, of), TASKS[name].compared(first, second, of)):
+        assert found.told(LEAST) == found
+
+
+def test_distances_of_which_one_is_known_are_not_told():
+    values, surface = np.full((30, 1), 30.0), np.full((30, 1), np.nan)
+    surface[4] = 12.0
+    found = TASKS["segmentation"].measured(Judged(values, values, values, values, values, surface))
+    assert found["hd95"] == 12 and found.told(LEAST)["hd95"] is None and found.told(LEAST)["dice"] == 1
+
+
 def test_a_structure_of_one_case_is_left_out_of_the_mean():
     true = np.stack([np.full(30, 100.0), np.zeros(30)], 1)
     true[7, 1] = 100.0
@@ -204,6 +224,19 @@ def test_the_positives_of_one_patient_are_one():
         None,
         None,
     ]
+
+
+def test_a_patient_of_whom_a_label_is_not_known_is_none_without_it():
+    """Of the first label one is known not to have it: the AUC would be that one's rank."""
+    labels = np.full((80, 2), -1)
+    labels[:25, 0], labels[25, 0], labels[:60, 1] = 1, 0, np.arange(60) % 2
+    scores = np.random.default_rng(0).random((80, 2))
+    task = TASKS["multi-label"]
+    found, gained = task.measured((scores, labels)), task.compared((scores, labels), (scores[::-1], labels))
+    assert None not in found["auroc_by_label"]
+    told = found.told(LEAST)
+    assert told["auroc_by_label"] == [None, pytest.approx(found["auroc_by_label"][1])]
+    assert gained.told(LEAST)["auroc"]["difference"] != pytest.approx(gained["auroc"]["difference"])
 
 
 def test_the_patient_of_a_case_is_that_of_its_samples():
