@@ -61,6 +61,11 @@ def test_auc_is_the_mean_over_labels_of_the_known_cases(n, labels, seed):
         assert 0 <= low <= found["auroc"] <= high <= 1
 
 
+def test_a_label_that_all_known_cases_have_has_no_auc():
+    found = TASK.measured((np.array([[0.9], [0.4], [0.2]]), np.array([[1], [1], [-1]])))
+    assert (found["auroc"], found["auroc_ci95"], found["auroc_by_label"]) == (None, None, [None])
+
+
 def test_unknown_cases_leave_aucs_and_their_intervals_as_they_are():
     rng, truth = np.random.default_rng(1), np.arange(16)[:, None] % [2, 3] == 0
     scores = rng.normal(size=(16, 2)) + truth
@@ -182,6 +187,24 @@ def test_patients_of_whom_no_label_is_known_widen_no_bootstrap(owners):
     assert found.numbers()["intervals"] == {}
 
 
+def test_copies_of_a_patients_cases_narrow_no_interval_of_labels():
+    rng, labels = np.random.default_rng(0), (np.arange(30)[:, None] % [2, 3] > 0).astype(int)
+    once = np.clip(0.5 + 0.3 * (labels - 0.5) + 0.3 * rng.normal(size=labels.shape), 0.01, 0.99), labels
+    alone = TASK.further(once, once, None).numbers()["intervals"]
+    four = tuple(np.repeat(values, 4, axis=0) for values in once)
+    again = TASK.further(four, once, np.repeat(np.arange(30), 4)).numbers()["intervals"]
+    assert set(again) == set(alone) == set(NAMES)
+    assert all(again[name] == pytest.approx(ends) for name, ends in alone.items())
+
+
+def test_three_cases_that_are_known_not_to_have_a_label_give_its_specificity_no_interval():
+    """However many there are of which it is not known."""
+    rng, labels = np.random.default_rng(0), np.stack([np.repeat([1, 0, -1], [30, 3, 20]), np.arange(53) % 2], 1)
+    scores = np.clip(0.5 + 0.2 * labels + 0.3 * rng.normal(size=labels.shape), 0.01, 0.99)
+    found = TASK.further((scores, labels), (scores, labels), None).numbers()
+    assert found["specificity"] is not None and set(found["intervals"]) == {"sensitivity", "brier", "ece"}
+
+
 def test_a_patient_with_most_known_labels_is_one_patient():
     """Ten patients, one of whom has 42 of 69 known labels; each model is better at patients of its own."""
     rng, whose, trials, shown = np.random.default_rng(0), np.repeat(np.arange(10), 3), 300, 0
@@ -199,10 +222,10 @@ def test_a_patient_with_most_known_labels_is_one_patient():
     assert shown / trials <= 0.06
 
 
-def test_labels_that_few_cases_have_known_show_no_difference():
-    """Of a hundred cases five are known: as few as five cases alone. By its error, a third, 2/3 would be a gain."""
-    labels, new, old = np.full((100, 1), -1), np.full((100, 1), 0.5), np.full((100, 1), 0.5)
-    labels[:5, 0] = [1, 1, 0, 0, 0]
-    new[:5, 0], old[:5, 0] = [0.4, 0.3, 0.1, 0.5, 0.2], [0.2, 0.1, 0.4, 0.5, 0.3]
-    found = TASK.gained((new, labels), (old, labels))["auroc"]
-    assert found["difference"] == pytest.approx(2 / 3) and verdict(found) == "no difference found"
+def test_patients_of_whom_a_label_is_not_known_are_not_counted():
+    """Five who have it known are too few for a difference, whatever other labels of thirty more say of them."""
+    rng, labels, whose = np.random.default_rng(0), np.full((70, 1), -1), np.r_[np.arange(40) % 5, 10:40]
+    labels[:40, 0] = np.tile([0, 1], 20)
+    new, old = (sign * (labels == 1) + 0.4 * rng.normal(size=(70, 1)) for sign in (1, -1))
+    found = TASK.gained((new, labels), (old, labels), Cases("patient", whose))["auroc"]
+    assert found["difference"] > 0.8 and verdict(found) == "no difference found"
