@@ -230,6 +230,17 @@ def test_the_round_with_the_best_validation_is_selected(accuracies, best):
     assert [r["sites"]["site-1"]["validation"]["accuracy"] for r in state.history] == accuracies
 
 
+def test_with_the_last_mix_sites_hear_which_round_is_best_so_far_and_whether_the_loss_selects():
+    """Else a site could not tell whether the last round's model is the one to keep, nor tell its loss."""
+    plan = make_plan(rounds=2)
+    state = round_of(plan, round_of(plan, joined(plan), 1, 2, 3), 1, 2, 3, validation=0.5)
+    assert (state.phase, state.best_round) == ("validate", 1)
+    assert all(message.info == {"best_round": 1} for message in messages(plan, state).values())
+    by_loss = make_plan(rounds=2, select_by="loss")
+    state = round_of(by_loss, round_of(by_loss, joined(by_loss), 1, 2, 3), 1, 2, 3)
+    assert all(m.info == {"best_round": 0, "select_by": "loss"} for m in messages(by_loss, state).values())
+
+
 def test_selection_is_by_the_mean_over_sites():
     plan = make_plan(rounds=2)
     state = round_of(plan, joined(plan), 1, 2, 3)
