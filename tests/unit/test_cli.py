@@ -33,6 +33,7 @@ from medpfl.config.run import RunConfig
         ("run fedavg --set lr", "give KEY=VALUE"),
         ("run local --mixing samples", "local training shares and mixes nothing"),
         ("run fedavg --data nothing-here.npz", "nothing-here.npz"),
+        ("run fedavg --data nothing-here --data-arg size=64", "nothing-here: there is no file or folder of that name"),
         ("run fedavg --data no/folder --data-arg size=64", "--data no/folder: there is no such file or folder"),
         ("run fedavg --data no/folder --task segmentation", "--data no/folder: there is no such file or folder"),
         ("run fedavg --data no/folder --pooling attention", "--data no/folder: there is no such file or folder"),

@@ -71,6 +71,7 @@ class NpzKind(Kind):
         if brought_by_sites(config.data, config.partition):
             return OwnImages(config)
         if unknown := [name for name in config.data_args if name != "pad"]:
+            find(config.data)  # what is not here is another kind's, mistyped
             raise UserError(f"--data-arg {unknown[0]}: images have the argument pad alone")
         return PartitionedImages(config)
 
