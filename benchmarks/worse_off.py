@@ -21,6 +21,7 @@ COLUMNS = {
         "chest-tuberculosis-fedcurv",
         "chest-tuberculosis-fedblend",
         "chest-tuberculosis-d-fedap",
+        "chest-tuberculosis-server-optimizers",
     ),
     "sarcoma MR": ("sarcoma-mr",),
     "blood cells": (
@@ -30,12 +31,13 @@ COLUMNS = {
         "bloodmnist-rivals-fedimpres",
         "bloodmnist-fedblend",
         "bloodmnist-d-fedap",
+        "bloodmnist-server-optimizers",
     ),
 }
 METHODS = (
     "FedAvg", "FedProx", "FedBN", "FedPer", "LG-FedAvg", "f-FedAP", "Ditto", "FedAvg (finetune_steps=200)", "FedBlend",
     "FedAP", "APFL", "FedRep", "SCAFFOLD", "FedBABU", "FedCurv", "FedReg", "VHL", "FedVSS", "FedImpres",
-    "d-FedAP",
+    "d-FedAP", "FedAvgM", "FedAdam", "FedYogi",
 )  # fmt: skip
 _OF_CLASSES = ("SCAFFOLD", "FedCurv", "FedReg", "VHL", "FedVSS", "FedImpres", "d-FedAP")
 UNDEFINED = dict.fromkeys(("brain MR", "lungs", "sarcoma MR"), _OF_CLASSES)
