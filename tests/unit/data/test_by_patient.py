@@ -15,6 +15,9 @@ from medpfl.core.site_data import PARTS
 from medpfl.data.kinds.folders.layout import read_layout
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.partition.by_patient import divide_patients
+from medpfl.data.partition.draw import draw as draw_labels
+from medpfl.data.partition.known_patients import Image
+from medpfl.data.partition.spec import parse_spec
 from medpfl.data.sites import open_source
 
 sys.path.append(str(Path(__file__).parent / "ct"))
@@ -42,6 +45,17 @@ def test_each_patient_is_at_one_site_and_the_draw_is_the_seeds(hospital, partiti
     assert len(ids) == len(set(ids)) == 24 and all(p.centre == site for site in sites for p in divided[site])
     people = [{picture.patient for picture in own} for own in divided.values()]
     assert sum(map(len, people)) == len(set.union(*people)) == 12
+
+
+def test_a_patient_is_drawn_by_the_class_of_most_samples_wherever_they_stand():
+    """Of three images the first is of class 0, the others of the patient's number's parity."""
+    samples = [Image("c", f"p{p:02d}", (0, p % 2, p % 2)[k], f"{p}-{k}", 0, None) for k in range(3) for p in range(40)]
+    sites = ("site-1", "site-2", "site-3")
+    drawn = draw_labels(parse_spec("dirichlet:0.2"), np.arange(40) % 2, 3, 0)
+    for order in (samples, samples[::-1]):
+        divided = divide_patients(order, "dirichlet:0.2", sites, 0)
+        people = [sorted({int(image.patient[1:]) for image in divided[site]}) for site in sites]
+        assert people == [sorted(rows.tolist()) for rows in drawn]
 
 
 def test_pictures_of_one_hospital_train_at_simulated_sites(hospital):

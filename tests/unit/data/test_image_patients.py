@@ -109,6 +109,24 @@ def test_no_patient_is_half_set_aside(write):
     assert len(partition.holdout) == 9 and len(set(ACROSS[partition.holdout])) == 3
     used = np.concatenate([getattr(site, part) for site in partition.sites for part in PARTS])
     assert not set(ACROSS[partition.holdout]) & set(ACROSS[used])
+    others = make_partition(load(write(change=names("patients", ACROSS))), "iid", 2, seed=1, holdout=0.2)
+    assert set(ACROSS[others.holdout]) != set(ACROSS[partition.holdout])
+
+
+def test_nor_is_one_whose_name_is_written_in_two_ways(write):
+    spelled = [f"P{k % 17}" if k < 20 else f"p {k % 17}" for k in range(51)]
+    for seed in range(3):
+        partition = make_partition(load(write(change=names("patients", spelled))), "iid", 2, seed=seed, holdout=0.2)
+        assert len(partition.holdout) == 9 and len(set(ACROSS[partition.holdout])) == 3
+
+
+def test_where_the_files_parts_are_kept_only_those_who_train_are_set_aside(write):
+    """A fifth of the 30 training images: two of the ten patients, and nobody whom the file tests or validates on."""
+    dataset = load(write(change=names("patients", APART) | names("sites", APART % 3)))
+    for seed in range(5):
+        partition = make_partition(dataset, "natural", seed=seed, holdout=0.2, pooled=False)
+        assert len(partition.holdout) == 6 and partition.holdout.max() < 30
+        assert sum(len(site.test) for site in partition.sites) == 12
 
 
 def test_one_person_is_written_in_two_ways_and_two_sites_number_theirs_alike(write):
@@ -116,6 +134,8 @@ def test_one_person_is_written_in_two_ways_and_two_sites_number_theirs_alike(wri
     assert number_of_patients(at_hospital(write(change=names("patients", spelled))), "north")["train"] == 8
     alike = names("patients", ACROSS // 2) | names("sites", np.where(ACROSS % 2, "x", "y"))
     assert len(set(load(write(change=alike)).people)) == 17
+    divided = make_partition(load(write(change=alike)), "iid", 17)  # each site has one of the 17
+    assert {len(there) for there in places(divided.sites, ACROSS).values()} == {1}
 
 
 def test_a_partition_that_would_part_a_patient_is_refused(write, tmp_path):
@@ -137,6 +157,10 @@ def test_a_partition_that_would_part_a_patient_is_refused(write, tmp_path):
         make_partition(dataset, f"file:{tmp_path / 'drawn.json'}")
     file.write_text(json.dumps({"site-1": {"train": [0, 17]}, "site-2": {"train": [2], "test": [3]}}))
     assert len(make_partition(dataset, f"file:{file}").sites) == 2
+    spelled = names("patients", [f"P{k % 17}" if k < 20 else f"p {k % 17}" for k in range(51)])
+    file.write_text(json.dumps({"site-1": {"train": [0, 1]}, "site-2": {"train": [2], "test": [35, 3]}}))
+    with pytest.raises(UserError, match=r"by-hand\.json: patient p1 of .*mine\.npz is in train and test"):
+        make_partition(load(write(change=spelled, classes=8)), f"file:{file}")
 
 
 def test_a_patient_at_two_sites_of_a_partition_file_is_told(write, tmp_path, caplog):

@@ -15,7 +15,7 @@ from medpfl.data.partition.draw import draw, draw_like, draw_printed
 from medpfl.data.partition.make import make_partition
 from medpfl.data.partition.published_counts import COUNTS
 from medpfl.data.partition.spec import PartitionSpec, parse_spec
-from medpfl.data.split import split_sites
+from medpfl.data.split import official_parts, rows_to_pretrain_on, split_sites
 
 DRAWN = ["dirichlet:0.1", "equal-dirichlet:0.1", "iid"]
 ALPHAS = st.sampled_from([1e-320, 1e-300, 1e-9, 1e-3, 0.05, 0.5, 1.0, 7.0, 1e6, 1e300])
@@ -148,6 +148,33 @@ def test_split_rounds_as_documented():
     assert len(site.train) == len(site) == 10
 
 
+def test_each_site_and_seed_has_a_shuffling_of_its_own():
+    """Of a file that is sorted by class the first images would be of one."""
+    alike = [np.arange(100)] * 2
+    one, two = split_sites(alike, (0.5, 0, 0.5), 1.0, 0)
+    other_seed, _ = split_sites(alike, (0.5, 0, 0.5), 1.0, 1)
+    assert set(one.train) not in (set(two.train), set(other_seed.train))
+    few, fewer = (split_sites(alike, (0.5, 0, 0.5), share, 0)[0].train for share in (0.4, 0.2))
+    assert len(few) == 20 and len(fewer) == 10 and set(fewer) < set(few) < set(one.train)
+    assert few.tolist() != one.train[:20].tolist()
+    kept = [official_parts("north", np.repeat([0, 1, 2], 100), 0.2, seed) for seed in (0, 1)]
+    assert [len(site.train) for site in kept] == [20, 20] and set(kept[0].train) != set(kept[1].train)
+    assert kept[0].train.max() < 100
+    assert (kept[0].validation.tolist(), kept[0].test.tolist()) == ([*range(100, 200)], [*range(200, 300)])
+
+
+def test_a_share_of_the_official_training_images_has_all_classes(dataset):
+    """They are drawn class by class, and the first fifth of them would be of one."""
+    for site in make_partition(dataset, "dirichlet:1000", 3, pooled=False, train_fraction=0.2).sites:
+        assert len(site.train) in (39, 40, 41) and dataset.counts(site.train).min() > 0
+
+
+def test_images_to_pretrain_on_are_the_seeds_and_at_least_one():
+    one, two = (rows_to_pretrain_on(100, 0.2, seed).tolist() for seed in (0, 1))
+    assert len(one) == len(set(one)) == 20 and set(one) != set(two)
+    assert [len(rows_to_pretrain_on(total, share, 0)) for total, share in ((3, 0.0), (10, 0.26))] == [1, 3]
+
+
 @given(
     n=st.integers(0, 300),
     weights=st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9)),
@@ -205,6 +232,18 @@ def test_holdout_belongs_to_no_site(dataset):
     assert len(official.holdout) == 60
     assert set(dataset.split[official.holdout]) == {0}
     assert not set(official.holdout) & set(everything(official))
+    others = make_partition(dataset, "iid", 3, 1, pooled=False, holdout=0.1)  # 60 other images of the 600
+    assert len(set(official.holdout) & set(others.holdout)) < 30
+    # 0.57 * 600 is 341.99999999999994 in floating point, and means 342.
+    assert len(make_partition(dataset, "iid", 3, pooled=False, holdout=0.57).holdout) == 342
+
+
+def test_what_no_site_has_is_no_part_of_the_draw(dataset):
+    """By hand: the classes of what is left are drawn, in the order of what is left."""
+    partition = make_partition(dataset, "dirichlet:0.1", 3, 5, holdout=0.3)
+    left = np.setdiff1d(np.arange(1000), partition.holdout)
+    for site, drawn in zip(partition.sites, draw(parse_spec("dirichlet:0.1"), dataset.labels[left], 3, 5), strict=True):
+        assert sorted(np.concatenate([getattr(site, part) for part in PARTS])) == sorted(left[drawn])
 
 
 def test_natural(write):
@@ -215,6 +254,10 @@ def test_natural(write):
         assert [len(site) for site in partition.sites] == [34, 17]
         assert set(dataset.site_ids[partition.sites[1].train]) == {"b"}
     assert partition.sites[1].train.tolist() == list(range(0, 30, 3))
+    aside = make_partition(dataset, "natural", holdout=0.2)
+    assert len(aside.holdout) == 10
+    for site, name in zip(aside.sites, "ab", strict=True):
+        assert {*dataset.site_ids[np.concatenate([getattr(site, part) for part in PARTS])]} == {name}
     with pytest.raises(UserError, match="--sites 3: partition natural has 2 sites"):
         make_partition(dataset, "natural", 3)
 

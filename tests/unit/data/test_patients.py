@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from medpfl.core.errors import UserError
 from medpfl.data.kinds.scans.scan import Scan
-from medpfl.data.patients import split_patients
+from medpfl.data.patients import class_of, set_aside, split_patients
 
 HALF = (0.5, 0.1, 0.4)
 
@@ -87,6 +87,27 @@ def test_a_smaller_share_of_training_is_part_of_a_larger_one():
     assert all(r == rest[0] for r in rest)
     kept = split_patients(scans, HALF, 0.1, 0, "c")["train"]
     assert {scan.label for scan in kept} == {0, 1}
+    # 15 and 5 patients train: of 8 of them as many are of each class in proportion.
+    some = split_patients(scans, HALF, 0.4, 0, "c")["train"]
+    assert Counter(scan.label for scan in some) == {0: 2 * 6, 1: 2 * 2}
+
+
+def test_what_is_set_aside_is_of_training_and_each_centres_and_seeds_own():
+    """0.29 * 100 is 28.999999999999996 in floating point, and means 29."""
+    scans = _scans([0] * 102)
+    parts = {"train": scans[:100], "validation": scans[100:101], "test": scans[101:]}
+    kept, aside = set_aside(parts, 0.29, 0, "c")
+    assert len(aside) == 29 and sorted([*kept["train"], *aside], key=lambda scan: scan.id) == sorted(
+        parts["train"], key=lambda scan: scan.id
+    )
+    assert (kept["validation"], kept["test"]) == (parts["validation"], parts["test"])
+    others = [set_aside(parts, 0.29, seed, centre)[1] for seed, centre in ((0, "c"), (1, "c"), (0, "d"))]
+    assert others[0] == aside and others[1] != aside and others[2] != aside
+
+
+@pytest.mark.parametrize(("labels", "of"), [([0, 1], 1), ([1, 0], 1), ([0, 0, 1], 0), ([2, 1, 1, 2, 0], 2)])
+def test_a_patients_class_is_that_of_most_samples_and_the_higher_one_of_as_many(labels, of):
+    assert class_of(_scans(labels)) == of
 
 
 @pytest.mark.parametrize("name", ["P000", "p 000", "p000 "])
