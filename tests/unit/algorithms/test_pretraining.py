@@ -1,3 +1,4 @@
+from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
@@ -19,15 +20,19 @@ def seeded_net():
     return Net()
 
 
-def test_pretraining_repeats_and_leaves_the_global_generator():
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    states = [pretrain(config("fedap"), 5, seeded_net(), images(train=40)) for _ in range(2)]
-    assert same(*states)
-    torch.manual_seed(5)
-    pretrain(config("fedap"), 5, Net(dropout=0.5), images())
-    torch.manual_seed(5)
-    assert torch.equal(torch.get_rng_state(), before)
+def test_pretraining_repeats_whatever_was_drawn_before_and_leaves_the_global_generator():
+    first, data, found = Net(dropout=0.5), images(train=40), []
+    for seed, drawn in ((0, 5), (0, 6), (1, 5)):
+        torch.manual_seed(drawn)
+        before = torch.get_rng_state()
+        found.append(pretrain(config("fedap", seed=seed), 2, deepcopy(first), data))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert same(found[0], found[1]) and not same(found[0], found[2])
+
+
+def test_the_order_of_the_pooled_images_is_the_seeds():
+    one, other = (pretrain(config("fedap", seed=seed), 1, seeded_net(), images(train=40)) for seed in (0, 1))
+    assert not same(one, other)
 
 
 def test_pretraining_learns_for_the_given_epochs():

@@ -5,6 +5,7 @@ import pytest
 import torch
 from tiny import Net, config, images
 
+from medpfl.algorithms.fedap import quality
 from medpfl.algorithms.fedap.quality import doubtful, judge, stability
 from medpfl.config.run import make_config
 from medpfl.core.declarations import Nothing
@@ -55,8 +56,28 @@ def test_w_under_the_same_model_does_not_move():
     one, other = Net().state_dict(), Net().state_dict()
     same = stability("batch-norm", (one, one), Net(), split, sites, 0.5)
     assert same == {"correlation": pytest.approx(1), "largest_change": 0.0}
-    moved = stability("batch-norm", (one, other), Net(), split, sites, 0.5)
-    assert moved["largest_change"] > 0 and -1 <= moved["correlation"] <= 1
+    other = stability("batch-norm", (one, other), Net(), split, sites, 0.5)
+    assert other["largest_change"] > 0 and -1 <= other["correlation"] <= 1
+
+
+def moved(monkeypatch, *points):
+    """How W moves from one model to another, under which the sites' statistics are at these points."""
+    under = iter([[{"norm": (np.array(point, float), np.ones(len(point)))} for point in of] for of in points])
+    monkeypatch.setattr(quality, "_all", lambda *_: next(under))
+    return stability("batch-norm", ({}, {}), None, None, dict.fromkeys(range(len(points[0]))), 0.5)
+
+
+def test_how_far_w_moves_by_hand(monkeypatch):
+    """Two models under which two sites have changed places: the rows are those of 0, 1 and 4, and of 0, 4 and 1."""
+    found = moved(monkeypatch, [(0,), (1,), (4,)], [(0,), (4,), (1,)])
+    one, other = [0.4, 0.1, 3 / 8, 1 / 8, 3 / 14, 2 / 7], [0.1, 0.4, 3 / 14, 2 / 7, 3 / 8, 1 / 8]
+    assert found == {"correlation": pytest.approx(np.corrcoef(one, other)[0, 1]), "largest_change": pytest.approx(0.3)}
+
+
+def test_the_largest_change_may_be_of_a_weight_that_grew(monkeypatch):
+    """Of four sites that are all as far apart each weighs 1/6; of two pairs of twins the twin has all, 1/2."""
+    found = moved(monkeypatch, np.eye(4), [(0,), (0,), (1,), (1,)])
+    assert found == {"correlation": None, "largest_change": pytest.approx(1 / 3)}
 
 
 @pytest.fixture(scope="module")
