@@ -25,16 +25,16 @@ from medpfl.training.settings import Training
 from medpfl.training.trainer import Trainer
 
 
-def watched(algorithm: str, **settings) -> list[tuple[int, list[str]]]:
-    """In each call for epochs of a round: how many, and the parameters that moved."""
+def watched(algorithm: str, *, joining: bool = False, **settings) -> list[tuple[int, list[str]]]:
+    """In each call for epochs of a round, or of a site that joins: how many, and the parameters that moved."""
     run_config = tiny_config(algorithm, settings=settings)
     site = sites_of(Federation.of(run_config))["site-1"]
     model = Net()
     shared = site.split.shared_state(model)
     found = site._method(Message("train", 1, shared), model, 1, "update", 0)
-    found.begin()
+    found.begin(joining=joining)
     part = next(p for p in found._parts.values() if p.train)
-    calls = []
+    calls, losses = [], []
 
     class Watched(Epochs):
         def run(self, number=None, parameters=None):
@@ -42,10 +42,12 @@ def watched(algorithm: str, **settings) -> list[tuple[int, list[str]]]:
             loss = super().run(number, parameters)
             moved = [n for n, p in model.named_parameters() if not torch.equal(p, before[n])]
             calls.append((self.number if number is None else number, moved))
+            losses.append(loss)
             return loss
 
     objective = found.objective(model)
-    part.train(Watched(model, site.data, run_config.trainer, 2, torch.Generator().manual_seed(0), objective))
+    told = part.train(Watched(model, site.data, run_config.trainer, 2, torch.Generator().manual_seed(0), objective))
+    assert told == losses[-1] and told not in losses[:-1]  # the loss of a round is the shared part's
     return calls
 
 
@@ -56,6 +58,10 @@ HEAD = ["fc2.weight", "fc2.bias"]
 
 def test_fedrep_trains_the_head_first_and_then_the_body():
     assert watched("fedrep", head_epochs=3) == [(3, HEAD), (2, BODY)]
+
+
+def test_a_site_that_joins_fedrep_trains_the_head_alone():
+    assert watched("fedrep", joining=True, head_epochs=3) == [(2, HEAD)]
 
 
 def test_fedbabu_trains_the_body_alone():
@@ -162,6 +168,8 @@ def test_without_epochs_nothing_is_fine_tuned():
 def test_a_head_that_is_trained_by_itself_is_not_frozen():
     with pytest.raises(UserError, match="head_epochs trains the personal part by itself, and all of it is frozen"):
         Federation.of(make_config(algorithm="fedrep", frozen="top:1", model="lenet5", sites=2, device="cpu"))
+    part = make_config(algorithm="fedrep", frozen="modules:fc3.bias", model="lenet5", sites=2, device="cpu")
+    Federation.of(part)  # what is left of the head can be trained
 
 
 class WithMore(Net):
