@@ -5,16 +5,19 @@ import pytest
 import torch
 from monai.networks.blocks import PatchEmbeddingBlock
 from monai.networks.nets import ViT
-from tiny import objective_with
+from tiny import config, images, objective_with
 from torch import nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
+from medpfl.algorithms.mechanism import LocalRound
 from medpfl.algorithms.vit_heads import Consistency, ConsistencySettings
 from medpfl.algorithms.vit_heads.consistency import consistency_term, sub_network_logits
 from medpfl.core.declarations import Heads
+from medpfl.core.messages import Message
 from medpfl.core.parameters import ParameterSplit
 from medpfl.models import logits
 from medpfl.models.bag_attention import BagAttention
+from medpfl.training.objective import objective_of
 
 
 def vit(**changes) -> ViT:
@@ -167,6 +170,13 @@ def test_term_by_hand():
     assert float(consistency_term(g, g, 2.0)) == 0
 
 
+def test_term_of_an_image_with_a_mask_is_the_mean_over_its_pixels():
+    """Two pixels: (1/2, 1/2) against (3/4, 1/4), whose divergences add up to log(3) / 4; and one that agrees."""
+    g = torch.tensor([[[0.0, math.log(3)], [0.0, 0.0]]])
+    personal = torch.tensor([[[math.log(3), math.log(3)], [0.0, 0.0]]])
+    assert float(consistency_term(g, personal, 1.0)) == pytest.approx(math.log(3) / 8)
+
+
 def test_term_is_both_divergences_averaged_over_the_batch():
     torch.manual_seed(1)
     g, personal = torch.randn(7, 5, requires_grad=True), torch.randn(7, 5, requires_grad=True)
@@ -200,3 +210,24 @@ def test_without_weight_or_without_two_kinds_of_heads_it_is_cross_entropy(p, wei
     reported, minimised = objective(x, y)
     assert torch.equal(reported, minimised)
     torch.testing.assert_close(reported, cross_entropy(model(x)[0], y))
+
+
+def test_a_site_that_joins_minimises_the_same():
+    model, x, y = vit(), torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 0])
+    split, given = ParameterSplit(model, Heads(0.5)), (Message("train", 1, {}), model)
+    round_ = LocalRound("new", config(), "join", *given, split, images(), lambda: None, lambda: None)
+    part = consistency(0.5).adapts(round_)
+    _, shared, personal = expected(model, 2, x)
+    _, minimised = objective_of(model, [part], cross_entropy)(x, y)
+    term = 0.5 * consistency_term(shared, personal, 4.0)
+    torch.testing.assert_close(minimised, cross_entropy(model(x)[0], y) + term)
+
+
+def test_dropout_drops_in_the_whole_model():
+    """One pass that computes what all three have in common would leave it out."""
+    model, x = vit(dropout_rate=0.5).train(), torch.randn(4, 1, 8, 8)
+    torch.manual_seed(3)
+    dropped = logits(model(x))
+    torch.manual_seed(3)
+    torch.testing.assert_close(sub_network_logits(model, Heads(0.5).counts(model))(x)[0], dropped)
+    assert not torch.allclose(dropped, logits(model.eval()(x)))
