@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medpfl.core.seeding import derive_seed, generator, seed_global
+from medpfl.core.seeding import Chance, derive_seed, generator, seed_global
 
 purposes = st.lists(st.one_of(st.text(max_size=4), st.integers(0, 99)), max_size=4).map(tuple)
 
@@ -55,3 +55,10 @@ def test_gpus_are_seeded_where_there_are_any(monkeypatch):
     monkeypatch.setattr("torch.cuda.manual_seed_all", seeds.append)
     seed_global(3)
     assert seeds == [3]
+
+
+def test_what_is_done_to_samples_in_one_order_is_each_rounds_sites_and_purposes_own():
+    asked = [("site-1", 1, "a"), ("site-1", 2, "a"), ("site-1", 1, "b"), ("site-2", 1, "a")]
+    orders = [Chance(0, one_order=True).order(*of) for of in asked]
+    assert len({order.changes.initial_seed() for order in orders}) == 4
+    assert [orders[0].initial_seed() == order.initial_seed() for order in orders] == [True, True, False, False]

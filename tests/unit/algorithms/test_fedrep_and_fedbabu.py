@@ -4,6 +4,7 @@ import pytest
 import torch
 from tiny import Net, images, last_models, run, same, sites_of
 from tiny import config as tiny_config
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, IterableDataset
 
 from medpfl.algorithms.fedrep import HeadFirst
@@ -99,6 +100,20 @@ def test_fine_tuning_is_training_of_what_was_received_and_changes_no_round():
         torch.manual_seed(order.initial_seed())
         train_epochs(model, site.data, RUN.trainer, 2, order, plain_objective(model, RUN.learned.loss))
         assert same(model.state_dict(), site.store.get(FINISHED, 3))
+
+
+@pytest.mark.parametrize(("finetune_lr", "rate"), [(0.02, 0.02), (0.0, 0.1)])
+def test_fine_tuning_is_at_its_own_rate_or_the_whole_one_whatever_the_schedule_came_to(finetune_lr, rate):
+    """One step from the received model: its whole batch, once."""
+    settings = {"finetune_epochs": 1, "finetune_lr": finetune_lr, "schedule": "cosine", "batch_size": 64}
+    _, sites = run(tiny_config("fedavg", settings=settings))
+    for site in sites.values():
+        model = Net()
+        model.load_state_dict(site.store.get(MODEL, 3))
+        x, y = next(site.data.batches("train", 64))
+        cross_entropy(model(x), y).backward()
+        expected = site.store.get(MODEL, 3)["fc2.bias"] - rate * model.fc2.bias.grad
+        torch.testing.assert_close(site.store.get(FINISHED, 3)["fc2.bias"], expected)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from torch.nn.functional import cross_entropy
 
 from medpfl.algorithms.fedimpres import Impression, ImpressionSettings
 from medpfl.algorithms.label_prior import LabelPrior, PriorSettings, log_frequencies
+from medpfl.algorithms.mechanism import LocalRound
 from medpfl.core.declarations import Nothing
 from medpfl.core.errors import UserError
+from medpfl.core.messages import Message
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.site_data import ImageTensors, SiteLoaders
 from medpfl.engine.federation import Federation
@@ -49,6 +51,18 @@ def test_what_is_minimised_has_them_and_what_leaves_does_not(tau):
     expected = cross_entropy(model(x) + tau * torch.tensor([2 / 3, 1 / 3]).log(), y)
     torch.testing.assert_close(reported, expected)
     torch.testing.assert_close(minimised, expected)
+
+
+def test_where_the_model_has_the_frequencies_the_loss_is_plain():
+    """At the end and where a site joins: added again, they would count twice."""
+    model, part = nn.Sequential(nn.Flatten(), nn.Linear(1, 2)), LabelPrior(PriorSettings(prior=1.0))
+    split, nothing = ParameterSplit(model, Nothing()), lambda: None
+    for when, plain in (("end", True), ("join", True), (3, False)):
+        given = (when, Message("train", 3, {}), model, split, one_sample(), nothing, nothing)
+        loss = part.loss(LocalRound("site-1", config("fedavg"), *given), cross_entropy)
+        x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([1])
+        expected = x if plain else x + torch.tensor([2 / 3, 1 / 3]).log()
+        torch.testing.assert_close(loss(x, y), cross_entropy(expected, y))
 
 
 @pytest.mark.parametrize(
@@ -137,6 +151,15 @@ def test_class_counts_of_tensors_and_loaders():
     tensors = ImageTensors({"train": torch.zeros(5, 1, 2, 2)}, {"train": labels})
     loaders = SiteLoaders([(torch.zeros(3, 1, 2, 2), labels[:3]), (torch.zeros(2, 1, 2, 2), labels[3:])])
     assert tensors.class_counts(4).tolist() == loaders.class_counts(4).tolist() == [1, 1, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("prior", "smoothing", "said"),
+    [(0.5, 0.0, {"never_predicted": ["b", "d"]}), (0.49, 0.0, {}), (0.5, 0.1, {}), (2.0, 1.0, {})],
+)
+def test_classes_without_samples_are_never_predicted_from_half_of_the_prior_on(prior, smoothing, said):
+    data = ImageTensors({"train": torch.zeros(3, 1, 2, 2)}, {"train": torch.tensor([0, 2, 2])})
+    assert LabelPrior(PriorSettings(prior=prior, prior_smoothing=smoothing)).card(data, list("abcd")) == said
 
 
 MORE = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedprox", "fedreg", "ditto", "apfl")]
