@@ -171,10 +171,10 @@ def test_term_by_hand():
 
 
 def test_term_of_an_image_with_a_mask_is_the_mean_over_its_pixels():
-    """Two pixels: (1/2, 1/2) against (3/4, 1/4), whose divergences add up to log(3) / 4; and one that agrees."""
-    g = torch.tensor([[[0.0, math.log(3)], [0.0, 0.0]]])
-    personal = torch.tensor([[[math.log(3), math.log(3)], [0.0, 0.0]]])
-    assert float(consistency_term(g, personal, 1.0)) == pytest.approx(math.log(3) / 8)
+    """Of three pixels one has (1/2, 1/2) against (3/4, 1/4), which adds up to log(3) / 4; the others agree."""
+    g = torch.tensor([[[0.0, math.log(3), 0.0], [0.0, 0.0, 0.0]]])
+    personal = torch.tensor([[[math.log(3), math.log(3), 0.0], [0.0, 0.0, 0.0]]])
+    assert float(consistency_term(g, personal, 1.0)) == pytest.approx(math.log(3) / 12)
 
 
 def test_term_is_both_divergences_averaged_over_the_batch():
