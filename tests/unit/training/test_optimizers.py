@@ -20,7 +20,7 @@ from medpfl.site.store import OPTIMIZER, DiskStore
 from medpfl.tasks import TASKS
 from medpfl.training.loop import plain_objective, train_epochs
 from medpfl.training.memory import Memory
-from medpfl.training.optimizers import OPTIMIZERS
+from medpfl.training.optimizers import OPTIMIZERS, argument
 from medpfl.training.trainer import Trainer
 
 LOSS = TASKS["classification"].loss
@@ -195,7 +195,7 @@ def test_control_variates_use_the_rate_in_force():
 STEPS = """
 import sys, torch
 from medpfl.training.memory import Memory
-from medpfl.training.optimizers import OPTIMIZERS
+from medpfl.training.optimizers import OPTIMIZERS, argument
 from medpfl.training.trainer import Trainer
 
 for name in OPTIMIZERS:
@@ -224,3 +224,15 @@ def test_fp16_goes_on_with_the_scale_that_it_had():
     memory.keep(torch.optim.SGD([weight]), ["weight"], before)
     memory.recall(torch.optim.SGD([weight]), ["weight"], after)
     assert after.get_scale() == 64
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "setting", "called"),
+    [
+        ("rmsprop", "square_decay", "alpha"), ("adadelta", "square_decay", "rho"), ("adam", "beta2", "betas"),
+        ("asgd", "square_decay", None), ("adafactor", "eps", None), ("adam", "eps", "eps"), ("sgd", "eps", None),
+    ],
+)  # fmt: skip
+def test_what_an_optimizer_calls_a_setting(optimizer, setting, called):
+    """ASGD's alpha is a power of its rate's fall, and Adafactor's eps are two."""
+    assert argument(optimizer, setting) == called
