@@ -231,7 +231,8 @@ HEAD = (
     "|---|{}---|---|---|---|---|"
 )
 COMPACT = ("FedAvg", "FedBN", "FedAvg, fine-tuned", "FedBN, fine-tuned", PLAIN, "two alone, blended")
-COMPACT_VIT = ("FedAvg", "ViT heads", "FedAvg, fine-tuned", "ViT heads, fine-tuned", FEDBLEND)
+COMPACT_VIT = ("ViT heads", "ViT heads, fine-tuned", "ViT heads, fine-tuned, blend")
+"""FedAvg and FedBlend were run in one of these regimes."""
 COMPACT_OWN = (*PARTS.values(), FEDBLEND, "two alone, blended")
 """Beside the model trained alone as FedBlend's rival is."""
 Regimes = dict[str, dict[str, list[Record]]]
