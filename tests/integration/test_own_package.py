@@ -58,6 +58,7 @@ def test_every_command_has_both(commands, tmp_path):
     )
     assert "each sends 18 tensors and its class-means" in " ".join(said.split())
     assert "Li et al., ICML 2018" in said
+    assert ["anchor", "0.1"] in [line.split()[:2] for line in said.splitlines()]
     assert "weight of the penalty on moving away from the first model" in said
     assert "own_package.group_norm_cnn:GroupNormCNN" in said
     assert "L2-SP: 0." in said

@@ -98,7 +98,7 @@ def require_test_cases(described: Mapping[str, Any], config: RunConfig) -> None:
         described: the ``data`` part of results.json.
         config: the run.
     """
-    sites = described["sites"].values()
+    sites, scans = described["sites"].values(), "preprocessing" in described
     if not sites or described.get("held_out") or any(site["test"] for site in sites):
         return
     if config.official:
@@ -114,12 +114,11 @@ def require_test_cases(described: Mapping[str, Any], config: RunConfig) -> None:
             remedy = "each site has one patient, who trains: more patients are needed, or fewer --sites"
             if Path(config.data).suffix.lower() != ".npz":
                 remedy += "; --data-arg patient=... says whose a file is"
-    elif all(_patients(site, scans="preprocessing" in described) in (1, 2) for site in sites):
+    elif all(_patients(site, scans=scans) in (1, 2) for site in sites):
         remedy = "each site has one or two patients, who train: more patients are needed"
     elif all(site["train"] == 1 for site in sites):
         remedy = "each site has one case, and trains on it: more cases are needed, or fewer --sites"
-    elif config.partition == "natural" and ("preprocessing" in described or "reading" in described):
-        # Centres are what they are: no --partition divides them.
+    elif config.partition == "natural" and (scans or "reading" in described):  # no --partition divides centres
         remedy = (
             "the parts that the data fix have none, or each class has too few cases to be divided: give data with "
             "test cases, or more of them"
