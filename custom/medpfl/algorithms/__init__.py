@@ -89,11 +89,10 @@ def algorithm(name: str) -> Algorithm:
         raise UserError(f"algorithm {name!r}: settings of one run are given by --set, here {settings}")
     if name.endswith(".py"):
         raise UserError(f"algorithm {name!r}: say which method of the file, {name}:NAME, with an Algorithm's name")
-    near = _by_another_name(name) or difflib.get_close_matches(name, known, n=2) or list(known)
+    near = _by_another_name(name) or difflib.get_close_matches(name, known, n=2)
+    meant = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
     own = "one of another package is there where that is installed, one of a file is FILE.py:NAME"
-    raise UserError(
-        f"unknown algorithm {name!r}: did you mean {' or '.join(near)}? (`medpfl algorithms` lists them; {own})"
-    )
+    raise UserError(f"unknown algorithm {name!r}: {meant} (`medpfl algorithms` lists them; {own})")
 
 
 def _by_another_name(given: str) -> list[str]:

@@ -386,7 +386,7 @@ def test_what_is_shown_stands_in_the_results_at_the_end_alone(monkeypatch):
 
 
 def test_a_method_that_is_not_known_is_answered_with_where_methods_are_found():
-    with pytest.raises(UserError, match=r"one of another package is there where that is installed, one of a file is"):
+    with pytest.raises(UserError, match=r"'mine': there are local, fedavg, .*one of another package is there where"):
         algorithm("mine")
 
 
