@@ -4,6 +4,7 @@
 
     run = medpfl.run("fedbn", sites=5, rounds=20)
     run.table(), run.models["site-1"], run.report()
+    medpfl.load("runs/fedbn").predictions("site-1")
     medpfl.compare(["fedavg", "fedap:lambda=0.8"], seeds=3).table()
 
 See :mod:`medpfl.runs.api`. Importing this package imports neither torch nor FLARE; the first use of a name does.
@@ -19,9 +20,9 @@ from medpfl.core.version import __version__
 if TYPE_CHECKING:
     from medpfl.core.errors import UserError
     from medpfl.core.site_data import ImageTensors, SiteLoaders
-    from medpfl.runs.api import Comparison, Run, compare, run
+    from medpfl.runs.api import Comparison, Run, compare, load, run
 
-__all__ = ["Comparison", "ImageTensors", "Run", "SiteLoaders", "UserError", "__version__", "compare", "run"]
+__all__ = ["Comparison", "ImageTensors", "Run", "SiteLoaders", "UserError", "__version__", "compare", "load", "run"]
 
 name_the_user()
 

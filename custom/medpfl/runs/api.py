@@ -1,4 +1,4 @@
-"""For notebooks and programs: ``medpfl.run`` and ``medpfl.compare``.
+"""For notebooks and programs: ``medpfl.run``, ``medpfl.load`` and ``medpfl.compare``.
 
     >>> import medpfl, torch
     >>> run = medpfl.run("fedbn", sites=2, rounds=2, train_fraction=0.2, settings={"lr": 0.05})
@@ -31,14 +31,18 @@ from typing import Any
 from rich.console import Console
 from torch import nn
 
-from medpfl.algorithms import DEFAULT
+from medpfl.algorithms import DEFAULT, algorithms, taken_up
 from medpfl.algorithms.base import Algorithm
-from medpfl.config.run import RunConfig
+from medpfl.config.named_code import named_code
+from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
 from medpfl.core.home import at_home
+from medpfl.core.permitted_code import permit
 from medpfl.core.site_data import SiteData
+from medpfl.data.sites import whole_path
 from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.report.progress import progress_of
+from medpfl.report.reading import load_results
 from medpfl.runs.asked import as_meant, config_of, configs_of
 from medpfl.runs.comparison import How, run_comparison
 from medpfl.runs.experiment import Env, run_experiment
@@ -147,6 +151,50 @@ def run(
     return Run(results, folder, temporary, config)
 
 
+def load(
+    folder: str | os.PathLike,
+    *,
+    algorithm: str | Algorithm | None = None,
+    data: Data | None = None,
+    model: Model | None = None,
+) -> Run:
+    """A finished run of a simulation again, whether this session, another one or the command line made it.
+
+    Nothing is trained and nothing written. Code that a file names is not imported for that: who loads hands it over.
+
+    Args:
+        folder: the run's, of a comparison ``VARIANT/seed-S`` in its folder.
+        algorithm: the method, where it is one of your own that is not installed; as :func:`run` takes it.
+        data: where the data are by now, or the function that gave them; by default the run's own name or path.
+        model: the class or function that made the network, where it is your own.
+
+    Raises:
+        UserError: it is no folder of a run, the run has not ended, or it is of code that is not handed over.
+
+    >>> made = medpfl.run("fedbn", sites=2, rounds=1, train_fraction=0.1)
+    >>> again = medpfl.load(made.folder)
+    >>> again.results == made.results, again.predictions("site-1")[0].shape
+    (True, (760, 11))
+    """
+    folder = at_home(folder)
+    results = load_results(folder)
+    if algorithm is not None and (name := taken_up(_named(algorithm, "inprocess"))) != results["algorithm"]:
+        raise UserError(f"{folder}: that run is of {results['algorithm']}, not {name}")
+    if results["algorithm"] not in algorithms():
+        raise UserError(
+            f"{folder}: that run is of {results['algorithm']}, which is not installed: give it, algorithm=..."
+        )
+    config = make_config(**results["config"])
+    given = {name: _text(thing, name) for name, thing in (("data", data), ("model", model)) if thing is not None}
+    if own := next((w for w, s in named_code(config) if w not in given and s == getattr(config, w, "")), ""):
+        raise UserError(f"{folder}: that run's {own} is {getattr(config, own)}, code of your own: give it, {own}=...")
+    if "data" in given:
+        given["data"] = whole_path(given["data"])
+    config = config.model_copy(update=given)
+    permit(*(spec.partition(":")[0] for what, spec in named_code(config) if what in ("data", "model")))
+    return Run(results, folder, None, config)
+
+
 def compare(
     algorithms: Sequence[str | Algorithm],
     *,
@@ -224,6 +272,13 @@ def _named(algorithm: str | Algorithm, env: str) -> str:
     return algorithm if isinstance(algorithm, str) else method_spec(algorithm, elsewhere=env != "inprocess")
 
 
+def _text(thing: Any, what: str, *, elsewhere: bool = False) -> Any:
+    """Data or a network as the command line names them."""
+    if callable(thing):
+        return spec_of(thing, what, elsewhere=elsewhere)
+    return os.fspath(thing) if isinstance(thing, os.PathLike) else thing
+
+
 def _asked(env: str, threads: int | None, **given: Any) -> dict[str, Any]:
     """All fields of a configuration, None for those of which nothing is said."""
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, Integral)):
@@ -244,10 +299,7 @@ def _asked(env: str, threads: int | None, **given: Any) -> dict[str, Any]:
     if isinstance(given.get("held_out"), list | tuple):
         given["held_out"] = ",".join(map(str, given["held_out"]))
     for name in ("data", "model"):
-        if callable(given[name]):
-            given[name] = spec_of(given[name], name, elsewhere=env != "inprocess")
-        elif isinstance(given[name], os.PathLike):
-            given[name] = os.fspath(given[name])
+        given[name] = _text(given[name], name, elsewhere=env != "inprocess")
     maps = {name: given.get(name) or {} for name in ("data_args", "model_args", "settings")}
     for name, value in maps.items():
         if not isinstance(value, Mapping):

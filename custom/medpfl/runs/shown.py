@@ -119,7 +119,7 @@ class _Kept(ABC):
 
 
 class Run(_Kept):
-    """A finished run: what :func:`medpfl.run` gives.
+    """A finished run: what :func:`medpfl.run` and :func:`medpfl.load` give.
 
     Attributes:
         results: the content of results.json.
