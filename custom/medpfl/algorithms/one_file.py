@@ -1,4 +1,4 @@
-"""Methods of a module or a file that is no installed package, by ``module:NAME`` or ``FILE.py:NAME``: to try them out.
+"""What a module or a file has that is no installed package, by ``module:NAME`` or ``FILE.py:NAME``: to try it out.
 
 This process and those that it starts (FLARE's simulator, POC) have them. A real site has what is installed there.
 """
@@ -21,6 +21,8 @@ VARIABLE = "MEDPFL_METHODS"
 """Of the environment: the ``module:NAME`` of these methods, with commas between."""
 
 _of_the_session: list[str] = []
+_of_files: set[str] = set()
+"""Modules that files were taken for, in this process."""
 
 
 def parted(text: str, known: Collection[str]) -> tuple[str, str] | None:
@@ -38,7 +40,7 @@ def parted(text: str, known: Collection[str]) -> tuple[str, str] | None:
     return spec, colon + rest
 
 
-def found(spec: str, known: Collection[str]) -> tuple[str, Any]:
+def found(spec: str, known: Collection[str], what: str = "algorithm") -> tuple[str, Any]:
     """The ``module:NAME`` of a method that can be imported by it from now on, and what it names.
 
     The folder of a file comes last in the import path, of this process and of those that it starts.
@@ -46,6 +48,7 @@ def found(spec: str, known: Collection[str]) -> tuple[str, Any]:
     Args:
         spec: of :func:`parted`.
         known: names of methods, for what may have been meant.
+        what: what it is to be, for messages.
 
     Raises:
         UserError: there is no such file, module or name, or it cannot be imported.
@@ -53,24 +56,45 @@ def found(spec: str, known: Collection[str]) -> tuple[str, Any]:
     head, _, name = spec.rpartition(":")
     file = at_home(head).resolve() if head.endswith(".py") else None
     if file:
-        head = _importable(file, spec)
+        head = _importable(file, f"{what} {spec!r}")
     try:
         module = importlib.import_module(head)
     except ModuleNotFoundError as error:
         meant = did_you_mean(head, known) if error.name == head else ""
-        raise UserError(f"algorithm {spec!r}: no module {error.name!r} can be imported{meant}") from None
+        raise UserError(f"{what} {spec!r}: no module {error.name!r} can be imported{meant}") from None
     except (Exception, SystemExit) as error:  # what somebody else's file raises
         raise UserError(
-            f"algorithm {spec!r} cannot be loaded: {type(error).__name__}: {first_line(error)}; mend that file"
+            f"{what} {spec!r} cannot be loaded: {type(error).__name__}: {first_line(error)}; mend that file"
         ) from error
     if file and Path(its := getattr(module, "__file__", None) or "").resolve() != file:
         raise UserError(
-            f"algorithm {spec!r}: there is another module {head!r} here, {its or 'of Python itself'}; give the file "
+            f"{what} {spec!r}: there is another module {head!r} here, {its or 'of Python itself'}; give the file "
             "another name, or begin a new session"
         )
     if not hasattr(module, name):
-        raise UserError(f"algorithm {spec!r}: module {head!r} has no {name!r}")
+        raise UserError(f"{what} {spec!r}: module {head!r} has no {name!r}{did_you_mean(name, vars(module))}")
+    if file:
+        _of_files.add(head)
     return f"{head}:{name}", getattr(module, name)
+
+
+def by_module(text: str | None, what: str) -> str | None:
+    """``module:NAME`` of a network or of data given as ``FILE.py:NAME``, importable from now on; else what is given.
+
+    Args:
+        text: as a user gives it.
+        what: ``model`` or ``data``, for messages.
+
+    Raises:
+        UserError: see :func:`found`.
+    """
+    head, _, name = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+    return found(text, (), what)[0] if head.endswith(".py") and name.isidentifier() else text
+
+
+def modules() -> set[str]:
+    """Modules of all methods that have been taken up so, and of files."""
+    return {spec.partition(":")[0] for spec in remembered()} | _of_files
 
 
 def remembered() -> list[str]:
@@ -116,17 +140,17 @@ def is_a_sessions(spec: str) -> bool:
     return spec.partition(":")[0] in ("__main__", "__mp_main__")
 
 
-def _importable(file: Path, spec: str) -> str:
+def _importable(file: Path, told: str) -> str:
     """The name by which a file can be imported from now on."""
     if not file.is_file():
-        raise UserError(f"algorithm {spec!r}: there is no file {file}")
+        raise UserError(f"{told}: there is no file {file}")
     if not file.stem.isidentifier():
-        raise UserError(f"algorithm {spec!r}: {file.name}: a module is called in letters, digits and _, as fed_mine.py")
+        raise UserError(f"{told}: {file.name}: a module is called in letters, digits and _, as fed_mine.py")
     for place in (file, file.parent, file.parent / "__pycache__"):
         if place.exists() and (mode := place.stat().st_mode) & stat.S_IWOTH:
             raise UserError(
-                f"algorithm {spec!r}: everybody can change {place} ({stat.filemode(mode)}), and what lies beside a "
-                "method's file may run with it; put the file into a folder of your own"
+                f"{told}: everybody can change {place} ({stat.filemode(mode)}), and what lies beside the "
+                "file may run with it; put the file into a folder of your own"
             )
     if str(file.parent) not in sys.path:
         # The last: a file beside it, as queue.py, stands in for no module of Python's or of a package's.

@@ -24,11 +24,11 @@ def refuse(options: dict[str, Any], why: str) -> None:
 
 
 def require_installed(config: RunConfig) -> None:
-    """UserError for a method or mechanism of a file where a job goes to sites that have what is installed."""
+    """UserError for a method, a network or data of a file where a job goes to sites that have what is installed."""
     from medpfl.algorithms import one_file
     from medpfl.config.named_code import named_code
 
-    files = {spec.partition(":")[0] for spec in one_file.remembered()}
+    files = one_file.modules()
     if spec := next((spec for _, spec in named_code(config) if spec.partition(":")[0] in files), ""):
         module, _, name = spec.partition(":")
         raise UserError(

@@ -96,7 +96,7 @@ class RunFields(BaseModel):
     )
     data: str = option(
         "organamnist-sample",
-        "Data set name, file, or folder of scans, pictures or series (`medpfl data list`).",
+        "Data set name (`medpfl data list`), file, folder of scans, pictures or series, or FILE.py:FUNCTION.",
         words="sample",
     )
     data_args: dict[str, Any] = option(
@@ -125,7 +125,9 @@ class RunFields(BaseModel):
     holdout: float = option(
         0.0, "Share of the images that no site gets; a method may start from them.", DATA, ge=0, lt=1
     )
-    model: str = option("lenet5", "Network (`medpfl models`).", TRAINING, words="lenet5 or unet, or the method's")
+    model: str = option(
+        "lenet5", "Network (`medpfl models`), or FILE.py:NAME.", TRAINING, words="lenet5 or unet, or the method's"
+    )
     model_args: dict[str, Any] = option(dict, "KEY=VALUE for the network; repeatable.", TRAINING, flag="--model-arg")
     init: str = option(
         "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from inspect import isclass, isroutine
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -34,6 +35,12 @@ def permitted_module(spec: str, what: str) -> ModuleType:
             f'"code": ["{module}"] in local/medpfl.json'
         )
     return importlib.import_module(module)
+
+
+def as_a_file(spec: str) -> str:
+    """For a message that a module is not there: how its file is named, where one of that name lies here; else empty."""
+    module, _, name = spec.partition(":")
+    return f"; of the file that lies here give {module}.py:{name}" if Path(f"{module}.py").is_file() else ""
 
 
 def require_own(target: Any, spec: str, what: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from medpfl.core.errors import UserError
-from medpfl.core.permitted_code import permitted_module, require_own
+from medpfl.core.permitted_code import as_a_file, permitted_module, require_own
 from medpfl.models.alexnet_bn import AlexNetBN
 from medpfl.models.arguments import accepted_arguments, call_arguments, check_plain, check_words, product
 from medpfl.models.bag_attention import BagAttention
@@ -212,7 +212,9 @@ def _imported(name: str) -> Callable[..., Any]:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"model {name!r}: cannot import {module_name!r}: {_one_line(error)}") from error
+        raise UserError(
+            f"model {name!r}: cannot import {module_name!r}: {_one_line(error)}{as_a_file(name)}"
+        ) from error
     target = getattr(module, attribute, None)
     if not callable(target):
         close = get_close_matches(attribute, vars(module))

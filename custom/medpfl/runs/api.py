@@ -33,6 +33,7 @@ from torch import nn
 
 from medpfl.algorithms import DEFAULT, algorithms, taken_up
 from medpfl.algorithms.base import Algorithm
+from medpfl.algorithms.one_file import by_module
 from medpfl.config.named_code import named_code
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
@@ -185,7 +186,8 @@ def load(
             f"{folder}: that run is of {results['algorithm']}, which is not installed: give it, algorithm=..."
         )
     config = make_config(**results["config"])
-    given = {name: _text(thing, name) for name, thing in (("data", data), ("model", model)) if thing is not None}
+    given = {"data": data, "model": model}
+    given = {name: by_module(_text(thing, name), name) for name, thing in given.items() if thing is not None}
     if own := next((w for w, s in named_code(config) if w not in given and s == getattr(config, w, "")), ""):
         raise UserError(f"{folder}: that run's {own} is {getattr(config, own)}, code of your own: give it, {own}=...")
     if "data" in given:

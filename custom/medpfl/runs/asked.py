@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from medpfl.algorithms import LOCAL, taken_up
+from medpfl.algorithms import LOCAL, one_file, taken_up
 from medpfl.algorithms import algorithm as method
 from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig, make_config, published_defaults
@@ -31,12 +31,14 @@ Fields = Mapping[str, Any]
 def as_meant(fields: Fields) -> dict[str, Any]:
     """The fields with whole paths, ``sites`` that are names as ``names``, and a number of held-out centres as such.
 
+    A network and a function of data that are given by their file are named by its module.
     Paths in settings and the partition's, which variants and sweeps have too, :func:`config_of` makes whole.
     """
     held_out = fields["held_out"]
     return {
         **fields,
-        "data": whole_path(fields["data"]),
+        "data": whole_path(one_file.by_module(fields["data"], "data")),
+        "model": one_file.by_module(fields["model"], "model"),
         **_sites(fields["sites"]),
         "held_out": int(held_out) if str(held_out).isdecimal() else held_out,
         "init": fields["init"] and whole(fields["init"]),

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from medpfl.algorithms import LOCAL, algorithm, mechanisms, taken_up
+from medpfl.algorithms import LOCAL, algorithm, mechanisms, one_file, taken_up
 from medpfl.config.run import RunConfig
 from medpfl.config.settings import Accepted, accepted
 from medpfl.core.errors import RunEnded, UserError
@@ -90,7 +90,7 @@ class Variant:
             if key in choices or key in settings:
                 raise UserError(f"{text!r}: {key} is there twice; give it once")
             if key in ("personal", "mixing", "model", "use"):
-                choices[key] = value
+                choices[key] = one_file.by_module(value, "model") if key == "model" else value
             else:
                 settings[key] = value_of(value)
         return cls(text, name, choices, settings)

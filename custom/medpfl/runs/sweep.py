@@ -15,6 +15,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
+from medpfl.algorithms import one_file
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.settings import Value, value_of
@@ -101,6 +102,7 @@ class Sweep:
         fields = {**common, "settings": dict(common["settings"])}
         for name, one in zip(self.names, value, strict=True):
             if name in FIELDS:
+                one = one_file.by_module(one, name) if name == "model" else one
                 fields |= {name: one} | ({"names": None} if name == "sites" else {})
             elif name in RunConfig.model_fields:
                 raise UserError(f"--sweep {name}: settings can be swept, and {', '.join(FIELDS)}")

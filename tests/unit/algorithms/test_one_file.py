@@ -8,15 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import medpfl
 from medpfl import algorithms as of_algorithms
 from medpfl.algorithms import algorithm, algorithms, mechanisms, one_file, origin, taken_up
 from medpfl.algorithms.fedprox import FEDPROX
+from medpfl.cli.refusals import require_installed
 from medpfl.config.named_code import fingerprints, named_code
-from medpfl.config.run import make_config
+from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
+from medpfl.data.sites import open_source
+from medpfl.models import build_model
+from medpfl.runs.asked import as_meant, config_of
 from medpfl.runs.comparison import Variant
+from medpfl.runs.sweep import Sweep
 
 L2_SP = Path(__file__).parents[3] / "examples" / "own_package" / "own_package" / "l2_sp.py"
 TINY = {"sites": 2, "rounds": 1, "train_fraction": 0.05, "fractions": (0.2, 0.05, 0.05), "device": "cpu"}
@@ -178,6 +184,44 @@ def test_what_everybody_can_change_is_refused(tmp_path, place, mode):
     with pytest.raises(UserError, match=rf"everybody can change .*\({mode}\).*put the file into a folder of your own"):
         taken_up(f"{file}:L2_SP")
     assert "mine" not in sys.modules and str(tmp_path) not in sys.path
+
+
+NETWORK = "import tiny\n\nclass Mine(tiny.Net):\n    pass\n\ndef read(*given):\n    return tiny.site_data(*given)\n"
+
+
+def fields_of(**said):
+    known = [name for name in RunConfig.model_fields if name not in ("algorithm", "names")]
+    return as_meant(dict.fromkeys(known) | {"data_args": {}, "model_args": {}, "settings": {}} | said)
+
+
+def test_a_file_holds_a_network_and_data(tmp_path, monkeypatch):
+    monkeypatch.setattr(one_file, "_of_files", set())
+    file = tmp_path / "mine_net.py"
+    file.write_text(NETWORK)
+    config = config_of("fedavg", fields_of(model=f"{file}:Mine", data=f"{file}:read"))
+    assert (config.model, config.data, sys.path[-1]) == ("mine_net:Mine", "mine_net:read", str(tmp_path))
+    assert type(build_model(config.model)).__name__ == "Mine"  # its module is permitted
+    assert Variant.parse(f"fedavg:model={file}:Mine").choices == {"model": "mine_net:Mine"}
+    assert Sweep.parse(f"model={file}:Mine,lenet5").fields([f"{file}:Mine"], fields_of())["model"] == "mine_net:Mine"
+    with pytest.raises(UserError, match=r"Mine is of the file mine_net, which is no installed package|read is of the"):
+        require_installed(config)
+    for said, words in ({"model": "Min"}, "has no 'Min' .did you mean Mine.."), ({"data": "reed"}, "data .*mean read"):
+        with pytest.raises(UserError, match=words):
+            fields_of(**{what: f"{file}:{name}" for what, name in said.items()})
+
+
+@pytest.mark.parametrize("data", ["mine_net:read", "tiny:site_data"])
+def test_a_module_that_is_not_there_but_as_a_file_here_is_named_so(tmp_path, monkeypatch, data):
+    (tmp_path / "mine_net.py").write_text(NETWORK)
+    monkeypatch.chdir(tmp_path)
+    config = config_of("fedavg", fields_of(model="mine_net:Mine", data=data))
+    with pytest.raises(
+        UserError, match=r"No module named 'mine_net'; of the file that lies here give mine_net\.py:Mine"
+    ):
+        build_model(config.model)
+    if data != "tiny:site_data":
+        with pytest.raises(UserError, match=r"can be imported; of the file that lies here give mine_net\.py:read"):
+            open_source(config).site("site-1", torch.device("cpu"))
 
 
 @pytest.mark.parametrize("text", ["fedap", "fedap:lambda=0.5", "fedap:lambda", "fedavg:init=a:b", "a b", ":X", "x:"])

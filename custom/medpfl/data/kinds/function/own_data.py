@@ -15,7 +15,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
 from medpfl.core.own_loaders import heed_range
-from medpfl.core.permitted_code import permitted_module, require_own
+from medpfl.core.permitted_code import as_a_file, permitted_module, require_own
 from medpfl.core.site_data import ImageTensors, Part, SiteData, SiteLoaders
 from medpfl.data.centres import described_elsewhere
 from medpfl.tasks.task import Task
@@ -131,7 +131,7 @@ def _named(spec: str) -> Any:
     try:
         found = getattr(permitted_module(spec, "data"), name)
     except ModuleNotFoundError as error:
-        raise UserError(f"data {spec!r}: no module {error.name!r} can be imported") from None
+        raise UserError(f"data {spec!r}: no module {error.name!r} can be imported{as_a_file(spec)}") from None
     except AttributeError:
         raise UserError(f"data {spec!r}: module {module!r} has no {name!r}") from None
     require_own(found, spec, "data")
