@@ -90,11 +90,12 @@ METHODS = (
     "fedrep", "scaffold", "fedbabu", "f-fedap", "d-fedap:pretrain_epochs=1", "fedavg:prior=1", "fedper:prior=1",
     "fedprox:prior=1", "lg-fedavg:prior=1", "fedbabu:prior=1", "fedap:pretrain_epochs=1,prior=1", "scaffold:prior=1",
     "fedrep:prior=1", "apfl:prior=1", "ditto:prior=1", "f-fedap:prior=1", "d-fedap:pretrain_epochs=1,prior=1",
-    "fedbn:server_lr=1", "fedavgm",
-    "fedcurv", "vhl", "fedimpres", "fedimpres:prior=1",
+    "fedbn:server_lr=1", "fedavgm", "fedadam", "fedyogi", "fedreg", "fedvss",
+    "fedcurv", "vhl", "fedimpres", "fedimpres:prior=1", "fedavgm:prior=1", "fedadam:prior=1", "fedyogi:prior=1",
+    "fedreg:prior=1", "fedvss:prior=1", "fedcurv:prior=1", "vhl:prior=1",
     "fedbn:momentum=0.9,server_lr=1",
 )  # fmt: skip
-OF_VIT = ("fedavg", "vit-heads", "fedavg:server_lr=1")
+OF_VIT = ("fedavg", "vit-heads", "fedavg:server_lr=1", "vit-heads:prior=1")
 """In the regimes with a ViT, where all have momentum: FedBlend's federation is FedAvg with momentum at the server."""
 
 

@@ -140,9 +140,21 @@ TITLES = {
     "fedimpres": "FedImpres",
     "fedimpres_prior=1": "FedImpres, prior",
     "fedavgm": "FedAvgM",
+    "fedadam": "FedAdam",
+    "fedyogi": "FedYogi",
+    "fedreg": "FedReg",
+    "fedvss": "FedVSS",
+    "fedcurv_prior=1": "FedCurv, prior",
+    "vhl_prior=1": "VHL, prior",
+    "fedavgm_prior=1": "FedAvgM, prior",
+    "fedadam_prior=1": "FedAdam, prior",
+    "fedyogi_prior=1": "FedYogi, prior",
+    "fedreg_prior=1": "FedReg, prior",
+    "fedvss_prior=1": "FedVSS, prior",
     "fedbn_server_lr=1": "FedBN, server momentum",
     "fedavg_server_lr=1": "FedAvg, server momentum",
     "vit-heads": "ViT heads",
+    "vit-heads_prior=1": "ViT heads, prior",
 }
 FINE_TUNED = ("fedbabu", "fedbabu_prior=1")
 """Is so as published."""
@@ -152,7 +164,11 @@ for name, title in TITLES.items():
     if name not in FINE_TUNED:
         ROWS.append(Row(f"{title}, fine-tuned", name, plain("fine-tuned")))
 ROWS.append(Row("FedBN, fine-tuned, best", "fedbn", by("best", "fine-tuned", "received")))
-for name in ("fedavg", "fedper", "fedbn", "fedbn_prior=1", "fedbn_server_lr=1", "fedavg_server_lr=1", "vit-heads"):
+BLENDED = (
+    "fedavg", "fedper", "fedbn", "fedbn_prior=1", "fedbn_server_lr=1", "fedavg_server_lr=1", "vit-heads",
+    "vit-heads_prior=1",
+)  # fmt: skip
+for name in BLENDED:
     ROWS.append(Row(f"{TITLES[name]}, fine-tuned, blend", name, BLEND))
 FEDBLEND, PLAIN = "**FedBlend**", "**FedBlend, momentum=0**"
 ROWS.append(Row(FEDBLEND, f"fedbn_{WITH},server_lr=1", BLEND, f"{ALONE}_{WITH}"))
@@ -231,7 +247,8 @@ HEAD = (
     "|---|{}---|---|---|---|---|"
 )
 COMPACT = ("FedAvg", "FedBN", "FedAvg, fine-tuned", "FedBN, fine-tuned", PLAIN, "two alone, blended")
-COMPACT_VIT = ("ViT heads", "ViT heads, fine-tuned", "ViT heads, fine-tuned, blend")
+HEADS = ("ViT heads", "ViT heads, prior")
+COMPACT_VIT = tuple(f"{title}{used}" for used in ("", ", fine-tuned", ", fine-tuned, blend") for title in HEADS)
 """FedAvg and FedBlend were run in one of these regimes."""
 COMPACT_OWN = (*PARTS.values(), FEDBLEND, "two alone, blended")
 """Beside the model trained alone as FedBlend's rival is."""

@@ -9,7 +9,6 @@ from importlib.metadata import entry_points
 from itertools import chain
 from typing import TypeVar
 
-from medpfl.algorithms import one_file
 from medpfl.algorithms.apfl import APFL
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.declared import problem
@@ -39,6 +38,7 @@ from medpfl.algorithms.scaffold import SCAFFOLD
 from medpfl.algorithms.update_privacy import UpdatePrivacy
 from medpfl.algorithms.vhl import VHL
 from medpfl.algorithms.vit_heads import VIT_HEADS
+from medpfl.core import one_file
 from medpfl.core.errors import UserError
 from medpfl.core.installed import installed
 from medpfl.core.settings import named_fields

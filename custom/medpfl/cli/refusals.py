@@ -25,8 +25,8 @@ def refuse(options: dict[str, Any], why: str) -> None:
 
 def require_installed(config: RunConfig) -> None:
     """UserError for a method, a network or data of a file where a job goes to sites that have what is installed."""
-    from medpfl.algorithms import one_file
     from medpfl.config.named_code import named_code
+    from medpfl.core import one_file
 
     files = one_file.modules()
     if spec := next((spec for _, spec in named_code(config) if spec.partition(":")[0] in files), ""):

@@ -33,11 +33,11 @@ from torch import nn
 
 from medpfl.algorithms import DEFAULT, algorithms, taken_up
 from medpfl.algorithms.base import Algorithm
-from medpfl.algorithms.one_file import by_module
 from medpfl.config.named_code import named_code
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
 from medpfl.core.home import at_home
+from medpfl.core.one_file import by_module
 from medpfl.core.permitted_code import permit
 from medpfl.core.site_data import SiteData
 from medpfl.data.sites import whole_path

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from medpfl.algorithms import LOCAL, one_file, taken_up
+from medpfl.algorithms import LOCAL, taken_up
 from medpfl.algorithms import algorithm as method
 from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig, make_config, published_defaults
+from medpfl.core import one_file
 from medpfl.core.home import whole
 from medpfl.core.permitted_code import permit
 from medpfl.data.kinds.npz.catalog import SAMPLE

@@ -10,9 +10,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from medpfl.algorithms import LOCAL, algorithm, mechanisms, one_file, taken_up
+from medpfl.algorithms import LOCAL, algorithm, mechanisms, taken_up
 from medpfl.config.run import RunConfig
 from medpfl.config.settings import Accepted, accepted
+from medpfl.core import one_file
 from medpfl.core.errors import RunEnded, UserError
 from medpfl.core.settings import value_of
 from medpfl.core.whole_file import write_text

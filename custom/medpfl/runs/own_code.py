@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from medpfl.algorithms import algorithms, one_file
+from medpfl.algorithms import algorithms
 from medpfl.algorithms.base import Algorithm
+from medpfl.core import one_file
 from medpfl.core.errors import UserError
 
 

@@ -15,8 +15,8 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
-from medpfl.algorithms import one_file
 from medpfl.config.run import RunConfig
+from medpfl.core import one_file
 from medpfl.core.errors import UserError
 from medpfl.core.settings import Value, value_of
 from medpfl.core.whole_file import write_text

@@ -12,11 +12,12 @@ import torch
 
 import medpfl
 from medpfl import algorithms as of_algorithms
-from medpfl.algorithms import algorithm, algorithms, mechanisms, one_file, origin, taken_up
+from medpfl.algorithms import algorithm, algorithms, mechanisms, origin, taken_up
 from medpfl.algorithms.fedprox import FEDPROX
 from medpfl.cli.refusals import require_installed
 from medpfl.config.named_code import fingerprints, named_code
 from medpfl.config.run import RunConfig, make_config
+from medpfl.core import one_file
 from medpfl.core.errors import UserError
 from medpfl.data.sites import open_source
 from medpfl.models import build_model

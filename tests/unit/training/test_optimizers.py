@@ -213,6 +213,7 @@ assert "torch._dynamo" not in sys.modules, "the compiler is imported"
 """
 
 
+@pytest.mark.slow
 def test_no_optimizer_imports_torchs_compiler():
     subprocess.run([sys.executable, "-c", STEPS], check=True)
 
