@@ -1,11 +1,13 @@
 """The network between a model and what further training made of it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from tiny import Net, config, images, same
+from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -51,6 +53,19 @@ def test_weights_averaged_over_a_barrier_are_not_used_though_one_validation_case
     images, labels = (of | {"test": of["validation"]} for of in (data.images, data.labels))  # which would not tell
     found = partly(replace(data, images=images, labels=labels), one, other).state
     assert same(found, one) or same(found, other)
+
+
+@pytest.mark.parametrize("best", [0.0, 0.125, 1.0])
+def test_the_share_that_the_cases_speak_for_is_taken_by_hand(best):
+    """A network of one weight, 0 before and 1 after."""
+    learned = SimpleNamespace(
+        predict=lambda model, data, part: model.weight.item(),
+        losses=lambda weight: np.full(5, 1e5 * (weight - best) ** 2),
+    )
+    before, after = (Candidate("end", r, {"weight": torch.tensor([[w]])}) for r, w in ((2, 0.0), (3, 1.0)))
+    network = nn.Linear(1, 1, bias=False)
+    found = partly_trained_further("partly", before, after, SimpleNamespace(learned=learned), images(), network)
+    assert (found.name, found.round, found.state["weight"].item()) == ("partly", 3, best)
 
 
 def test_what_both_have_alike_stays_so_between_them():
@@ -139,6 +154,7 @@ def test_labels_that_a_loss_leaves_out_are_no_class_and_their_samples_no_cases()
     for shuffle in (False, True):
         train = DataLoader(TensorDataset(torch.rand(6, 1, 4, 4), labels), batch_size=2, shuffle=shuffle)
         assert training_cases(config(), SiteLoaders(train, *others), UNIFORM) == pytest.approx(3)
+    assert training_cases(config(), labelled([-100] * 3), UNIFORM) == 0
 
 
 def test_those_of_several_labels_each_count_as_they_are():
