@@ -217,11 +217,11 @@ def test_official_parts_stay_apart_in_the_same_proportions(dataset, spec):
 
 
 def test_draw_like_by_hand():
-    counts = np.array([[3, 0, 0], [1, 2, 0]])
-    labels = np.array([0] * 8 + [1] * 4 + [2] * 6)
+    counts = np.array([[3, 0, 0], [1, 8, 0]])
+    labels = np.array([0] * 9 + [1] * 4 + [2] * 8)
     parts = draw_like(counts, labels, 0, "test")
-    # Class 2 has no count and follows the sites' totals, 3 to 3.
-    assert [np.bincount(labels[part], minlength=3).tolist() for part in parts] == [[6, 0, 3], [2, 4, 3]]
+    # Of class 0 site 1 would have 6.75. Class 2 has no count and follows the sites' totals, 3 to 9.
+    assert [np.bincount(labels[part], minlength=3).tolist() for part in parts] == [[7, 0, 2], [2, 4, 6]]
 
 
 def test_holdout_belongs_to_no_site(dataset):
