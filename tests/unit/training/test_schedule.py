@@ -29,6 +29,11 @@ def test_poly_and_step_by_hand():
     assert rates(3, lr=0.1) == [0.1, 0.1, 0.1]
 
 
+def test_the_steps_of_a_schedule_are_counted_from_the_end_of_the_warm_up():
+    found = rates(6, lr=1, schedule="step", step_rounds=2, step_factor=0.5, lr_warmup=1)
+    assert found == [0.5, 1, 1, 0.5, 0.5, 0.25]
+
+
 @pytest.mark.parametrize(
     ("settings", "scheduler"),
     [
@@ -67,6 +72,7 @@ def test_the_trainer_of_a_round_has_its_rate_and_outside_of_rounds_the_full_one(
         ({"lr_warmup": 3}, "lr_warmup=3 leaves no round at the full rate: the run has 3"),
         ({"poly_power": 2}, "setting poly_power is for schedule=poly; the schedule is constant"),
         ({"schedule": "cosine", "step_rounds": 2}, "setting step_rounds is for schedule=step; the schedule is cosine"),
+        ({"schedule": "poly", "step_factor": 0.5}, "setting step_factor is for schedule=step; the schedule is poly"),
         ({"schedule": "cosin"}, r"schedule must be one of constant, .* \(did you mean cosine\?\), got cosin"),
     ],
 )
