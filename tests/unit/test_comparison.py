@@ -20,7 +20,8 @@ def test_local_training_of_every_model_is_among_them_once():
     assert len(texts("fedavg:model=vit-tiny", "vit-heads:p=0.4")) == 3
     assert texts("fedavg:model=resnet32", "vit-heads")[:2] == ["local:model=resnet32", "local"]
     assert texts("local:model=resnet32", "fedavg:model=resnet32") == ["local:model=resnet32", "fedavg:model=resnet32"]
-    assert texts("fedavg", "local:finetune_steps=200")[0] == "local"  # which a variant of it does not replace
+    for variant in ("finetune_steps=200", "personal=batch-norm"):  # which does not replace it
+        assert texts("fedavg", f"local:{variant}")[0] == "local"
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,8 @@ def test_common_settings_go_where_they_mean_something():
     assert each[3] == {"lr": 0.1, "mu": 0.1}
     assert settings_of([Variant.parse("local"), Variant.parse("fedbn")], {"mu": 0.2}) == [{}, {"mu": 0.2}]
     assert settings_of([Variant.parse(t) for t in ("local", "fedavg", "fedprox")], {"mu": 0.2}) == [{}, {}, {"mu": 0.2}]
+    # Who has one of its own is whom it is for: it is not given to all who could have it.
+    assert settings_of([Variant.parse("fedavg:mu=0.1"), Variant.parse("fedbn")], {"mu": 0.2}) == [{"mu": 0.1}, {}]
     with pytest.raises(UserError, match="setting 'layers': none of local, vit-heads"):
         settings_of(variants, {"layers": 2})
 
@@ -112,6 +115,19 @@ def test_a_setting_with_two_names_is_one():
             settings_of([Variant.parse("vit-heads")], given)
     with pytest.raises(UserError, match="consistency is given twice for vit-heads"):
         settings_of([Variant.parse("vit-heads:lambda=0.3,consistency=0.1")], {})
+
+
+def test_a_variant_says_what_is_chosen_and_what_is_set():
+    found = Variant.parse("fedap:personal=top:1,mixing=uniform,model=lenet5,use=best,lambda=0.5")
+    assert found.choices == {"personal": "top:1", "mixing": "uniform", "model": "lenet5", "use": "best"}
+    assert (found.algorithm, found.settings) == ("fedap", {"lambda": 0.5})
+    assert found.folder == "fedap_personal=top_1_mixing=uniform_model=lenet5_use=best_lambda=0.5"
+
+
+@pytest.mark.parametrize("text", ["fedap:", "fedap:mixing", "fedap:mixing=", "fedap:mixing=uniform,"])
+def test_a_variant_gives_a_value_to_each_name(text):
+    with pytest.raises(UserError, match="give ALGORITHM or ALGORITHM:KEY=VALUE"):
+        Variant.parse(text)
 
 
 @pytest.mark.parametrize("text", ["fedprox:mu=0.1,mu=0.2", "fedap:model=lenet5,model=alexnet-bn"])
