@@ -10,6 +10,7 @@ from tiny import images
 from torch import nn
 
 from medpfl.core.messages import Message
+from medpfl.core.parameters import StateError
 from medpfl.site.candidates import Candidate
 from medpfl.site.ending import AS_RECEIVED, PUBLISHED, Choice, Ending, final_state
 from medpfl.site.store import FINISHED, MODEL, RECEIVED, USED, MemoryStore
@@ -142,6 +143,13 @@ def test_five_cases_support_the_only_other_model_and_not_the_better_of_two(other
     end = End("best", {(MODEL, 2): 0.75} | {(kind, 2): share for kind, share in others.items()})
     assert {used[2] for used in end.used(2, 2).values()} == {weight}
     assert final_state(end.store, 2)["weight"] == (0.75 if weight else 0.5)
+
+
+def test_of_the_rounds_that_a_site_has_the_last_stands_in_for_both_that_it_has_not():
+    end = End("received", {(MODEL, 1): 0.75, (MODEL, 2): 0.625})
+    assert end.answer(7, 9)["tested"] == {"selected": 2, "last": 2}
+    with pytest.raises(StateError, match="a has a model neither of round 7 nor of round 9"):
+        End("received", {}).answer(7, 9)
 
 
 def test_one_that_no_case_can_choose_gives_way_to_the_model_trained_alone():
