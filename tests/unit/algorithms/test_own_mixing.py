@@ -5,6 +5,7 @@ import pytest
 import torch
 from tiny import Net, config, run, sites_of
 
+from medpfl.algorithms.fedcurv import Curvature
 from medpfl.algorithms.fedprox import Proximal
 from medpfl.algorithms.label_prior import LabelPrior
 from medpfl.algorithms.mechanism import Moved, Step
@@ -142,6 +143,7 @@ def test_a_step_without_a_channel_is_said(counting, monkeypatch):
         (UP, "its channels gave Channel, not a tuple of Channel"),
         ((UP, UP), "its channel 'samples' is there twice"),
         ((Channel("a/b", True, COUNT, ("train",), ""),), "its channel 'a/b' needs a name without /"),
+        ((Channel("", True, COUNT, ("train",), ""),), "its channel '' needs a name without /"),
         (
             (Channel("means", False, COUNT, ("train",), ""),),
             "its channel 'means' leads to the sites: call it 'samples'",
@@ -168,8 +170,11 @@ def test_a_channel_in_which_nothing_would_travel_is_refused(monkeypatch, declare
         Federation.of(config("fedavg"))
 
 
-def test_two_parts_cannot_have_one_channel(monkeypatch):
-    monkeypatch.setattr(Samples, "channels", lambda *_: (Channel("curvature", True, COUNT, ("train",), ""),))
+@pytest.mark.parametrize("to_server", [False, True])
+def test_two_parts_cannot_have_one_channel(monkeypatch, to_server):
+    for part, up in ((Samples, True), (Curvature, to_server)):
+        own = (Channel("curvature", up, COUNT, ("train",), ""),)
+        monkeypatch.setattr(part, "channels", lambda *_, own=own: own)
     with pytest.raises(UserError, match="curvature: its channel 'curvature' is there already, of samples"):
         Federation.of(config("fedcurv", mixing="samples"))
 
@@ -250,6 +255,7 @@ def test_a_move_that_changes_what_it_is_given_is_refused(monkeypatch):
     ("entry", "words"),
     [
         (Entry((None,), (torch.float32,), longest=9), "'count' is of any length or of several types"),
+        (Entry((-1,), (torch.float32,)), "'count' is of any length or of several types"),
         (Entry((), (torch.float16, torch.float32)), "'count' is of any length or of several types"),
         (Entry((), torch.float32), r"has 'count' of dtypes=torch.float32: use a tuple"),
         (torch.ones(()), "has 'count', Tensor, among its entries"),
@@ -262,3 +268,10 @@ def test_what_could_not_leave_is_refused_before_the_run(monkeypatch, entry, word
     monkeypatch.setattr(Samples, "channels", lambda *_: (channel,))
     with pytest.raises(UserError, match=f"samples: its channel 'samples' .*{words}"):
         Federation.of(config("fedavg")).plan()
+
+
+def test_what_leads_to_the_sites_may_be_of_any_length_and_type_and_is_no_mean_of_a_round(monkeypatch):
+    entries = {"count": Entry((-1,), (torch.float16, torch.float32))}
+    down = Channel("samples", False, entries, ("prepare",), "a number", joined="mean")
+    monkeypatch.setattr(Samples, "channels", lambda *_: (down,))
+    assert down in Federation.of(config("fedavg")).channels
