@@ -1,9 +1,19 @@
 """What a declaration says before there is a model, and what it leaves to the names of one."""
 
 import pytest
+import torch
 from tiny import Wide
+from torch import nn
 
-from medpfl.core.declarations import BelowTop, Heads, TopLayers, counts_layers, parse_declaration, personal_heads
+from medpfl.core.declarations import (
+    AllButAdaptersAndTop,
+    BelowTop,
+    Heads,
+    TopLayers,
+    counts_layers,
+    parse_declaration,
+    personal_heads,
+)
 from medpfl.core.errors import UserError
 
 
@@ -44,3 +54,22 @@ def test_of_three_layers_so_many_nearest_the_output_are_the_top_and_the_others_l
     parts = {f"{layer}.{name}" for layer in below for name in ("weight", "bias")}
     assert set(BelowTop(count).personal(Wide())) == parts
     assert set(TopLayers(count).personal(Wide())) == set(Wide().state_dict()) - parts
+
+
+class OutputFirst(nn.Module):
+    """Registers its output first, and its other layer with an adapter."""
+
+    def __init__(self):
+        super().__init__()
+        self.out, self.into = nn.Linear(4, 3), nn.Linear(16, 4)
+        self.into.lora_a = nn.Parameter(torch.zeros(1, 16))
+
+    def forward(self, x):
+        return self.out(self.into(x))
+
+
+def test_layers_are_counted_in_the_way_of_the_inputs():
+    model, x = OutputFirst(), torch.zeros(1, 16)
+    assert set(TopLayers(1).personal(model, x)) == {"out.weight", "out.bias"}
+    assert set(BelowTop(1).personal(model, x)) == {"into.weight", "into.bias", "into.lora_a"}
+    assert set(AllButAdaptersAndTop().personal(model, x)) == {"into.weight", "into.bias"}
