@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -136,10 +136,16 @@ def _effort(comparison: Comparison) -> str:
     return "" if said or not rounds or not epochs else f"{count(rounds, 'round')} of {count(epochs, 'local epoch')}, "
 
 
-def comparison_note(comparison: Comparison) -> str:
-    """What the columns mean, in plain sentences, to stand under the table."""
+def comparison_note(comparison: Comparison, whole: bool = True) -> str:
+    """What the columns mean, in plain sentences, to stand under the table.
+
+    Args:
+        comparison: of all runs.
+        whole: whether the table has all columns, also those to FedAvg, of pairs and verdicts that are counted, of all
+            sites' models together and of forgetting.
+    """
     data, seeds, measures = comparison["data"], comparison["seeds"], measures_of(comparison)
-    begun = measures[0]
+    begun, counted = measures[0], "'better' counts those pairs, " * whole
     sentences = [
         f"{data['name']}, partition {data['partition']}, model {' and '.join(map(str, data['models']))}, "
         f"{count(len(data['sites']), 'site')}, {_effort(comparison)}"
@@ -147,25 +153,19 @@ def comparison_note(comparison: Comparison) -> str:
         "Test data, at the round chosen on validation data (the last where there are none); "
         f"{listed([m.title for m in measures])} are means over sites"
         + (", ± standard deviation over seeds." if len(seeds) > 1 else "."),
-        "Differences are paired by site and seed; 'better' counts those pairs, the worst site's is a seed's lowest"
+        f"Differences are paired by site and seed; {counted}the worst site's is a seed's lowest"
         + (", averaged over seeds." if len(seeds) > 1 else "."),
         _local(comparison, begun),
-        _fedavg(comparison),
+        _fedavg(comparison) * whole,
+        *(_together_words(comparison) if whole else ()),
     ]
-    short = [m.title for m in chief(measures)]
-    together = {where for where, _ in _together(comparison)}
-    if "new" in together:
-        held_out = f"; held-out {short[-1]}: the same at centres that took no part in training"
-        sentences.append(
-            f"New {listed(short)}: the average prediction of all sites' models on all sites' test data"
-            f"{held_out if 'held_out' in together else ''}."
-        )
     if any(group.get("to_own_rival") for group in comparison["groups"]):
-        sentences.append(
-            f"{OWN_RIVAL}; {', '.join(get_args(Verdict))}: of how many sites and seeds the 95 % interval of the paired "
-            "difference says so."
+        verdicts = (
+            f"; {', '.join(get_args(Verdict))}: of how many sites and seeds the 95 % interval of the paired difference "
+            "says so"
         )
-    if any(group["forgetting"]["mean"] is not None for group in comparison["groups"]):
+        sentences.append(f"{OWN_RIVAL}{verdicts * whole}.")
+    if whole and any(group["forgetting"]["mean"] is not None for group in comparison["groups"]):
         sentences.append(
             f"Forgetting: how one more local training changes a site's {begun.title} on the other sites' test data."
         )
@@ -180,6 +180,17 @@ def comparison_note(comparison: Comparison) -> str:
     if len(seeds) == 1:
         sentences.append("One seed shows no spread: small differences may be chance.")
     return " ".join(filter(None, [*sentences, unfinished_words(comparison["unfinished"])]))
+
+
+def _together_words(comparison: Comparison) -> Iterator[str]:
+    """What is meant by columns of the sites' models together."""
+    short, together = [m.title for m in chief(measures_of(comparison))], {where for where, _ in _together(comparison)}
+    if "new" in together:
+        held_out = f"; held-out {short[-1]}: the same at centres that took no part in training"
+        yield (
+            f"New {listed(short)}: the average prediction of all sites' models on all sites' test data"
+            f"{held_out if 'held_out' in together else ''}."
+        )
 
 
 def _local(comparison: Comparison, measure: Measure) -> str:

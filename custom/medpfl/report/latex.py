@@ -34,10 +34,11 @@ def latex_table(comparison: Mapping[str, Any]) -> str:
         *([label, *(cells[i] for _, cells in columns)] for i, label in enumerate(labels)),
     ]
     head, *rows = (" & ".join(line) + r" \\" for line in lines)
-    note = wrap(escaped(f"{comparison_note(comparison)} {RANKS}"), 110, break_long_words=False, break_on_hyphens=False)
+    note = f"{comparison_note(comparison, whole=False)} {RANKS}"
+    lines_of_note = wrap(escaped(note), 110, break_long_words=False, break_on_hyphens=False)
     begin = rf"\begin{{tabular}}{{l{'r' * len(columns)}}}"
     table = [begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
-    return "\n".join([*table, "", r"\smallskip", r"{\footnotesize", *note, r"\par}", ""])
+    return "\n".join([*table, "", r"\smallskip", r"{\footnotesize", *lines_of_note, r"\par}", ""])
 
 
 def escaped(text: str) -> str:

@@ -69,6 +69,17 @@ def test_latex_says_below_what_the_figures_are(comparison):
     assert r"$\pm$ standard deviation over seeds" in text and "Mean rank: of the methods at each site" in text
 
 
+def test_latex_explains_no_column_that_it_has_not(make_run):
+    runs = [make_run(name, by[0], LOCAL[0]) for name, by in (("fedap", FEDAP), ("local", LOCAL), ("fedavg", FEDAVG))]
+    runs.append(make_run("fedavg", FEDAVG[1], LOCAL[0], settings={"lr": 0.1}))
+    for run in runs:
+        run["new"] = {"models": 2, "pooled": {"accuracy": 0.7, "auroc": 0.8, "n": 9}, "held_out": {}}
+    whole, latex = (found(compare(runs)) for found in (comparison_markdown, latex_table))
+    for words in ("'better' counts those pairs", "To FedAvg: to ", "New accuracy and AUC: the average prediction"):
+        assert words in whole and words not in " ".join(latex.split()), words
+    assert "the worst site's is a seed's lowest" in latex.replace("\n", " ")
+
+
 def test_latex_has_no_best_of_one(make_run):
     text = latex_table(compare([make_run("fedap", FEDAP[0]), make_run("local", LOCAL[0])]))
     head, row = (next(line for line in text.splitlines() if line.startswith(name)) for name in ("Algorithm", "FedAP"))
