@@ -1,7 +1,8 @@
-"""No warnings while a block runs, in however many threads."""
+"""What is not said while a block runs: warnings, in however many threads, or what was said before."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import Iterator
@@ -33,3 +34,32 @@ def quiet() -> Iterator[None]:
             _blocks -= 1
             if not _blocks:
                 _before.__exit__(None, None, None)
+
+
+@contextmanager
+def said_once(of: str) -> Iterator[None]:
+    """What a package and those in it log goes to the terminal once in a block, however often it is logged.
+
+    Handlers of a program's own get it each time: it is where there are none that ``logging`` writes to the terminal.
+
+    Args:
+        of: the package's name, as its loggers have it.
+    """
+    said: set[tuple[str, str]] = set()
+
+    def new(record: logging.LogRecord) -> bool:
+        if record.name != of and not record.name.startswith(f"{of}."):
+            return True
+        this, known = (record.name, record.getMessage()), len(said)
+        said.add(this)
+        return len(said) > known
+
+    handler = logging.lastResort
+    if handler is None:  # a program may have taken it away
+        yield
+        return
+    handler.addFilter(new)
+    try:
+        yield
+    finally:
+        handler.removeFilter(new)

@@ -15,6 +15,7 @@ from medpfl.config.run import RunConfig
 from medpfl.config.settings import Accepted, accepted
 from medpfl.core import one_file
 from medpfl.core.errors import RunEnded, UserError
+from medpfl.core.quiet import said_once
 from medpfl.core.settings import value_of
 from medpfl.core.whole_file import write_text
 from medpfl.engine.federation import Federation
@@ -245,6 +246,7 @@ def in_full(config: RunConfig) -> str:
     return json.dumps(given | choices | {"settings": config.all_settings}, sort_keys=True)
 
 
+@said_once("medpfl.data")  # of which the runs are
 def all_results(
     runs: Sequence[tuple[str, RunConfig]], out: Path, how: How, kind: Kind
 ) -> tuple[list[dict[str, Any] | None], list[Unfinished]]:

@@ -1,11 +1,12 @@
-"""Warnings are back when the last of the threads that read quietly has ended."""
+"""Warnings are back when the last of the threads that read quietly has ended; what was said once is not said again."""
 
+import logging
 import threading
 import warnings
 
 import pytest
 
-from medpfl.core.quiet import quiet
+from medpfl.core.quiet import quiet, said_once
 
 
 def test_blocks_of_two_threads_leave_the_filters_as_they_were():
@@ -33,3 +34,24 @@ def test_an_error_within_ends_it():
     with pytest.raises(ValueError), quiet():
         raise ValueError
     assert warnings.filters == before
+
+
+def test_what_a_package_logs_is_said_once_in_a_block(capsys, monkeypatch):
+    def said(name, *messages):
+        for message in messages:
+            logging.getLogger(name).warning("%s", message)
+        return capsys.readouterr().err.split()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(logging.getLogger(), "handlers", [])  # as where a program has none of its own
+        with said_once("some.data"):
+            assert said("some.data.folders", "a", "b", "a") == ["a", "b"]
+            assert said("some.data.folders", "a") == []
+            assert said("some.data", "a") == ["a"]  # another says it
+            assert said("some.database", "a", "a") == ["a", "a"]
+        assert said("some.data.folders", "a", "a") == ["a", "a"]
+        with said_once("some.data"):
+            assert said("some.data.folders", "a") == ["a"]
+        patch.setattr(logging, "lastResort", None)
+        with said_once("some.data"):
+            pass

@@ -38,6 +38,8 @@ def test_the_same_file_at_two_sites_is_told(fundus, caplog):
     )
     assert re.search(said, caplog.text)
     assert any("have the same content" in f.message for f in check(fundus) if f.level == "warning")
+    shutil.copy(fundus / "north" / "normal" / "n1_left.png", fundus / "west" / "glaucoma" / "other.png")
+    assert any("have the same content (and 1 more pair): " in f.message for f in check(fundus))
 
 
 def _move(fundus, old, new):

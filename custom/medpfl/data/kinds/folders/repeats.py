@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
+from medpfl.core.numbers_in_words import count
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.folders.layout import Picture
 from medpfl.data.kinds.folders.xray import is_dicom, pixel_hash, xray_size
@@ -32,7 +33,7 @@ def repeated(centres: Mapping[str, Sequence[Picture]], classes: Sequence[str]) -
 
 def _in_words(pairs: Sequence[tuple[Picture, Picture]], classes: Sequence[str]) -> str:
     one, other = pairs[0]
-    more = f" (and {len(pairs) - 1:,} more pairs)" if len(pairs) > 1 else ""
+    more = f" (and {count(len(pairs) - 1, 'more pair')})" if len(pairs) > 1 else ""
     message = f"{one.file} and {other.file} have the same content{more}: training and test may share them"
     differ = Counter(tuple(sorted((a.label, b.label))) for a, b in pairs if a.target != b.target)
     if differ and one.labels is not None:

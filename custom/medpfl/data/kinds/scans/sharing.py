@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from medpfl.core.numbers_in_words import count
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.labels import in_words
@@ -48,7 +49,7 @@ def copies(marked: Iterable[tuple[Scan, str]], classes: Sequence[str]) -> list[F
         if not chosen:
             continue
         one, other = chosen[0]
-        more = f" (and {len(chosen) - 1:,} more pairs)" if len(chosen) > 1 else ""
+        more = f" (and {count(len(chosen) - 1, 'more pair')})" if len(chosen) > 1 else ""
         both = " and ".join(in_words(scan.target, classes) for scan in (one, other))
         labels, apart = (f" and different labels, {both}", "") if level == "error" else ("", _MAY_SHARE)
         places = f"{one.place} ({one.centre}) and {other.place} ({other.centre})"
