@@ -145,6 +145,15 @@ def test_tables_are_text_and_html(tmp_path):
     assert found.results == json.loads((tmp_path / "comparison.json").read_text())
     assert found.report() == tmp_path / "report.html"
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["fedavg", "fedprox_mu=0.5", "local"]
+    run = found.run("fedprox:mu=0.5", seed=1)
+    assert run.results == json.loads((tmp_path / "fedprox_mu=0.5" / "seed-1" / "results.json").read_text())
+    assert found.run("fedprox_mu=0.5").results["config"]["seed"] == 0
+    of_run, own = run.predictions("site-2"), medpfl.load(run.folder, data=site_data, model=Net).predictions("site-2")
+    assert [a.tolist() for a in of_run] == [a.tolist() for a in own]
+    with pytest.raises(medpfl.UserError, match=r"no run of 'fedprox:mu=5'.*did you mean fedprox_mu=0\.5.*it has local"):
+        found.run("fedprox:mu=5")
+    with pytest.raises(medpfl.UserError, match="no run of 'fedavg' with seed 2: it has 0, 1"):
+        found.run("fedavg", seed=2)
     one = medpfl.run("fedavg", **OWN | {"sites": 3})
     assert "site-3" in repr(one.table())
     assert one._repr_html_().count("<tr>") == 1 + 3 + 2

@@ -243,6 +243,8 @@ def compare(
     >>> found = medpfl.compare(["fedavg", "fedprox:mu=1"], seeds=1, sites=2, rounds=1, train_fraction=0.1)
     >>> [group["label"] for group in found.results["groups"]]
     ['Local training', 'FedAvg', 'FedProx (mu=1)']
+    >>> found.run("fedprox:mu=1", seed=0).predictions("site-1")[0].shape
+    (760, 11)
     """
     if isinstance(algorithms, str):
         raise UserError(f"compare({algorithms!r}): give a list of algorithms, e.g. [{algorithms!r}]")
@@ -265,8 +267,8 @@ def compare(
         how = How(partial(_shown, quiet), env, threads, overwrite=overwrite, together=new_test, forgotten=forgetting)
         if sweeps is not None:
             return Swept(run_sweep(algorithms, Sweep.grid(sweeps), seeds, asked, folder, how), folder, temporary)
-        results = run_comparison(configs_of(algorithms, seeds, asked), folder, how)
-    return Comparison(results, folder, temporary)
+        runs = configs_of(algorithms, seeds, asked)
+        return Comparison(run_comparison(runs, folder, how), folder, temporary, runs)
 
 
 def _named(algorithm: str | Algorithm, env: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,9 +29,11 @@ from medpfl.report.headline import summary
 from medpfl.report.page import table_html
 from medpfl.report.page_parts import Table as PageTable
 from medpfl.report.page_tables import site_table
+from medpfl.report.reading import load_results
 from medpfl.report.run_table import run_table
 from medpfl.report.sweep import sweep_rows
 from medpfl.report.terminal import comparison_table, sweep_table
+from medpfl.runs.comparison import Variant
 
 _WIDTH = 100
 
@@ -173,6 +175,36 @@ class Comparison(_Kept):
         folder: where its files are, each run's in ``VARIANT/seed-S``. One that the user did not name goes when this
             object does.
     """
+
+    def __init__(
+        self,
+        results: dict[str, Any],
+        folder: Path,
+        temporary: TemporaryDirectory | None,
+        runs: Sequence[tuple[str, RunConfig]] = (),
+    ):
+        super().__init__(results, folder, temporary)
+        self._runs = {(name, config.seed): config for name, config in runs}
+
+    def run(self, variant: str, seed: int | None = None) -> Run:
+        """One of its runs, with its models and predictions.
+
+        Args:
+            variant: as :func:`medpfl.compare` was given it, or as its folder is called.
+            seed: of the run; by default the comparison's first.
+
+        Raises:
+            UserError: it has no such run, or that run ended early.
+        """
+        names = [*dict.fromkeys(name for name, _ in self._runs)]
+        name = variant if variant in names else Variant.parse(variant).folder
+        if name not in names:
+            raise UserError(f"no run of {variant!r}{did_you_mean(name, names)}: it has {', '.join(names)}")
+        seeds = [s for of, s in self._runs if of == name]
+        if (seed := seeds[0] if seed is None else seed) not in seeds:
+            raise UserError(f"no run of {variant!r} with seed {seed}: it has {', '.join(map(str, seeds))}")
+        folder = self.folder / name / f"seed-{seed}"
+        return Run(load_results(folder), folder, self._temporary, self._runs[name, seed])
 
     def table(self) -> Shown:
         """One row for every variant: means over sites and seeds, and the differences to local training."""
