@@ -11,8 +11,8 @@ class Progress:
     """A moment of a run.
 
     Attributes:
-        phase: of the server's state; ``submitted`` while a job waits at FLARE's server, ``unreachable`` while that
-            server does not answer.
+        phase: of the server's state; ``simulator`` while FLARE's begins, ``submitted`` while a job waits at FLARE's
+            server, ``unreachable`` while that server does not answer.
         round: finished rounds.
         answered: sites that have answered in the step under way.
         expected: sites that were asked.

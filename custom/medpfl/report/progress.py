@@ -24,6 +24,7 @@ _SECONDS = 10
 """Between two lines of a step, at least."""
 _PHASES = {
     "submitted": "waiting for FLARE to start the job",
+    "simulator": "starting FLARE's simulator",
     "unreachable": "no answer from FLARE's server",
     "prepare": "preparing sites",
     "train": "training",

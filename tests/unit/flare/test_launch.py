@@ -1,13 +1,16 @@
 """What the command line adds to FLARE's simulator and POC."""
 
 import errno
+import json
+import threading
 
 import pytest
 import torch
 
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
-from medpfl.flare.launch.simulator import LoggedSimEnv, _where_there_is_room
+from medpfl.engine.progress import Progress
+from medpfl.flare.launch.simulator import LoggedSimEnv, _follow, _where_there_is_room
 
 
 def test_a_full_temporary_folder_is_named(tmp_path):
@@ -42,3 +45,20 @@ def test_of_a_gpu_that_cannot_be_used_the_sites_say_why(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", busy)
     assert _where_there_is_room(make_config(algorithm="fedavg", device="auto"), 20).device == "auto"
+
+
+def test_after_the_last_round_sites_test(tmp_path):
+    """The server of a simulation tells its rounds by its results alone."""
+    results, ended, said = tmp_path / "results.json", threading.Event(), []
+
+    def finished(rounds):
+        results.with_suffix(".part").write_text(json.dumps({"rounds": [{}] * rounds}))
+        results.with_suffix(".part").rename(results)
+
+    def watch(now):
+        said.append(now)
+        finished(now.round + 1) if now.round < 2 else ended.set()
+
+    finished(1)
+    _follow(results, 2, watch, ended)
+    assert said == [Progress("train", 1), Progress("test", 2)]

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
@@ -175,7 +176,7 @@ def run_simulator(
         recipe: the job.
         out: the simulator's workspace and log are kept in it.
         threads: sites that live at once.
-        watch: called after every round.
+        watch: called at the start and after every round.
         results_file: what the job writes in its run folder.
         again: what to do, in words, when a site's process died.
 
@@ -194,7 +195,9 @@ def run_simulator(
     for stale in (results_file, "error.json"):
         (run_folder / stale).unlink(missing_ok=True)
     ended = threading.Event()
-    watcher = threading.Thread(target=_follow, args=(run_folder / "results.json", watch, ended), daemon=True)
+    watch(Progress("simulator", 0))
+    follow = partial(_follow, run_folder / "results.json", recipe.config.rounds, watch, ended)
+    watcher = threading.Thread(target=follow, daemon=True)
     watcher.start()
     try:
         recipe.execute(env)
@@ -217,11 +220,11 @@ def run_simulator(
     return found
 
 
-def _follow(results: Path, watch: Watch, ended: threading.Event) -> None:
+def _follow(results: Path, rounds: int, watch: Watch, ended: threading.Event) -> None:
     seen, written = -1, 0
     while not ended.wait(0.3):
         if results.exists() and (last := results.stat().st_mtime_ns) != written:
             written, now = last, json.loads(results.read_text())
             if len(now["rounds"]) != seen:
                 seen = len(now["rounds"])
-                watch(Progress("train", seen))
+                watch(Progress("train" if seen < rounds else "test", seen))
