@@ -86,8 +86,11 @@ def by_module(text: str | None, what: str) -> str | None:
         what: ``model`` or ``data``, for messages.
 
     Raises:
-        UserError: see :func:`found`.
+        UserError: see :func:`found`, or it is a file without a name.
     """
+    if isinstance(text, str) and text.endswith(".py") and at_home(text).is_file():
+        kind = "a network's class" if what == "model" else "a function that gives a site's data"
+        raise UserError(f"{what} {text!r}: say what of the file, {text}:NAME, {kind}")
     head, _, name = text.rpartition(":") if isinstance(text, str) else ("", "", "")
     return found(text, (), what)[0] if head.endswith(".py") and name.isidentifier() else text
 

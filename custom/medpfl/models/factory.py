@@ -72,7 +72,7 @@ _ELSEWHERE = (
         "MONAI",
         "as the data are",
     ),
-    ModelRow("package.module:callable", "your own class or factory", "", "as the data are"),
+    ModelRow("package.module:callable", "your own class or factory; of a file, FILE.py:NAME", "", "as the data are"),
 )
 _POOLINGS = ("mean", "attention")
 

@@ -209,6 +209,9 @@ def test_a_file_holds_a_network_and_data(tmp_path, monkeypatch):
     for said, words in ({"model": "Min"}, "has no 'Min' .did you mean Mine.."), ({"data": "reed"}, "data .*mean read"):
         with pytest.raises(UserError, match=words):
             fields_of(**{what: f"{file}:{name}" for what, name in said.items()})
+    for what, kind in (("model", "a network's class"), ("data", "a function that gives a site's data")):
+        with pytest.raises(UserError, match=rf"say what of the file, .*mine_net\.py:NAME, {kind}"):
+            fields_of(**{what: str(file)})
 
 
 @pytest.mark.parametrize("data", ["mine_net:read", "tiny:site_data"])
