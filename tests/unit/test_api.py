@@ -13,6 +13,7 @@ import torch
 from tiny import Net, images, site_data
 
 import medpfl
+from medpfl.algorithms.fedavg import FEDAVG
 from medpfl.core.statefile import read_state
 from medpfl.runs import api
 from medpfl.runs.seeds import seeds_of
@@ -148,6 +149,7 @@ def test_tables_are_text_and_html(tmp_path):
     run = found.run("fedprox:mu=0.5", seed=1)
     assert run.results == json.loads((tmp_path / "fedprox_mu=0.5" / "seed-1" / "results.json").read_text())
     assert found.run("fedprox_mu=0.5").results["config"]["seed"] == 0
+    assert found.run(FEDAVG).folder == tmp_path / "fedavg" / "seed-0"
     of_run, own = run.predictions("site-2"), medpfl.load(run.folder, data=site_data, model=Net).predictions("site-2")
     assert [a.tolist() for a in of_run] == [a.tolist() for a in own]
     with pytest.raises(medpfl.UserError, match=r"no run of 'fedprox:mu=5'.*did you mean fedprox_mu=0\.5.*it has local"):

@@ -5,11 +5,18 @@ import shutil
 
 import pytest
 from tiny import Net, site_data
+from torch.nn import Linear
 
 import medpfl
 from medpfl.core import permitted_code
 
 CODE = {"data": site_data, "model": Net}
+
+
+class Other(Net):
+    def __init__(self):
+        super().__init__()
+        self.one_more = Linear(1, 1)
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +66,39 @@ def test_data_are_where_they_are_by_now(made, tmp_path):
     file.write_text(json.dumps(results))
     again = medpfl.load(tmp_path / "run", **CODE)
     assert again.predictions("site-1")[1].tolist() == made.predictions("site-1")[1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"foo": 1}, "foo: Extra inputs are not permitted, not 1"),
+        ({"rounds": 0}, "rounds: Input should be greater than or equal to 1, not 0"),
+        ({"settings": [1]}, "'list' object has no attribute 'get'"),
+        ({"mixing": [1]}, "unhashable type: 'list'"),
+    ],
+)
+def test_a_configuration_that_is_none_is_said_with_its_folder(made, tmp_path, changed, words):
+    results = json.loads((made.folder / "results.json").read_text())
+    results["config"] |= changed
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    with pytest.raises(medpfl.UserError, match=f"^{tmp_path}: no run of this version of the package: {words}$"):
+        medpfl.load(tmp_path, **CODE)
+
+
+def test_the_results_stand_for_their_folder(made):
+    again = medpfl.load(made.folder / "results.json", **CODE)
+    assert again.folder == made.folder and list(again.models) == ["site-1", "site-2"]
+
+
+def test_files_that_are_no_weights_of_the_network_are_named(made, tmp_path):
+    """Of a damaged file, of another network, and of a folder without models, as real sites leave it."""
+    shutil.copytree(made.folder, tmp_path / "run")
+    model = tmp_path / "run" / "models" / "site-1.safetensors"
+    with pytest.raises(medpfl.UserError, match=rf"^{model}: not the weights of test_load:Other for these data$"):
+        medpfl.load(tmp_path / "run", data=site_data, model=Other).predictions("site-1")
+    model.write_bytes(model.read_bytes()[:-1])
+    with pytest.raises(medpfl.UserError, match=f"^{model} is damaged"):
+        medpfl.load(tmp_path / "run", **CODE).predictions("site-1")
+    shutil.rmtree(model.parent)
+    with pytest.raises(medpfl.UserError, match="run: no site's model is in it; real sites keep theirs"):
+        medpfl.load(tmp_path / "run", **CODE).predictions("site-1")

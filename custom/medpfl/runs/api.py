@@ -164,28 +164,32 @@ def load(
     Nothing is trained and nothing written. Code that a file names is not imported for that: who loads hands it over.
 
     Args:
-        folder: the run's, of a comparison ``VARIANT/seed-S`` in its folder.
+        folder: the run's, of a comparison ``VARIANT/seed-S`` in its folder; or the results.json in it.
         algorithm: the method, where it is one of your own that is not installed; as :func:`run` takes it.
         data: where the data are by now, or the function that gave them; by default the run's own name or path.
         model: the class or function that made the network, where it is your own.
 
     Raises:
-        UserError: it is no folder of a run, the run has not ended, or it is of code that is not handed over.
+        UserError: it is no folder of a run of this version, the run has not ended, or it is of code that is not handed
+            over.
 
     >>> made = medpfl.run("fedbn", sites=2, rounds=1, train_fraction=0.1)
     >>> again = medpfl.load(made.folder)
     >>> again.results == made.results, again.predictions("site-1")[0].shape
     (True, (760, 11))
     """
-    folder = at_home(folder)
-    results = load_results(folder)
+    results = load_results(folder := at_home(folder))
+    folder = folder.parent if folder.is_file() else folder
     if algorithm is not None and (name := taken_up(_named(algorithm, "inprocess"))) != results["algorithm"]:
         raise UserError(f"{folder}: that run is of {results['algorithm']}, not {name}")
     if results["algorithm"] not in algorithms():
         raise UserError(
             f"{folder}: that run is of {results['algorithm']}, which is not installed: give it, algorithm=..."
         )
-    config = make_config(**results["config"])
+    try:
+        config = make_config(**results["config"] | {"algorithm": results["algorithm"]})
+    except (UserError, TypeError, AttributeError) as error:  # a file from elsewhere may have anything anywhere
+        raise UserError(f"{folder}: no run of this version of the package: {error}") from None
     given = {"data": data, "model": model}
     given = {name: by_module(_text(thing, name), name) for name, thing in given.items() if thing is not None}
     if own := next((w for w, s in named_code(config) if w not in given and s == getattr(config, w, "")), ""):

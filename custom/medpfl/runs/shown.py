@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from torch import nn
 
+from medpfl.algorithms.base import Algorithm
 from medpfl.config.run import RunConfig
-from medpfl.core.errors import UserError
+from medpfl.core.errors import TornFile, UserError
 from medpfl.core.home import at_home
 from medpfl.core.near import did_you_mean
 from medpfl.core.site_data import PARTS, Part
@@ -34,6 +35,7 @@ from medpfl.report.run_table import run_table
 from medpfl.report.sweep import sweep_rows
 from medpfl.report.terminal import comparison_table, sweep_table
 from medpfl.runs.comparison import Variant
+from medpfl.runs.own_code import method_spec
 
 _WIDTH = 100
 
@@ -57,6 +59,10 @@ class Models(Mapping[str, nn.Module]):
     """By site, the network with the weights that the site uses; each is made when it is first asked for.
 
     On the CPU, in eval mode. Inputs are what training gave it: float32 in [-1, 1], (B, C, H, W).
+
+    Raises:
+        KeyError: there is no model of that site.
+        UserError: its file is damaged, or is of another network or other data.
     """
 
     def __init__(self, folder: Path, config: RunConfig, temporary: TemporaryDirectory | None):
@@ -69,8 +75,13 @@ class Models(Mapping[str, nn.Module]):
             if site not in list(self):
                 raise KeyError(f"no model of {site!r}: there are {', '.join(self) or 'none'}")
             model = seeded_model(self._config, open_source(self._config), torch.device("cpu"))
-            state, _ = read_state(self._folder / f"{site}.safetensors")
-            self._made[site] = restored(model, state).eval()
+            file = self._folder / f"{site}.safetensors"
+            try:
+                self._made[site] = restored(model, read_state(file)[0]).eval()
+            except TornFile as error:
+                raise UserError(str(error)) from None
+            except RuntimeError as error:  # other names or shapes
+                raise UserError(f"{file}: not the weights of {self._config.model} for these data") from error
         return self._made[site]
 
     def __iter__(self) -> Iterator[str]:
@@ -147,8 +158,11 @@ class Run(_Kept):
             of scans a patient.
 
         Raises:
-            UserError: there is no such site or part, the data are not here, or the site has no such samples.
+            UserError: there is no such site or part, the data or the site's model are not here, or the site has no such
+                samples.
         """
+        if not self.models:
+            raise UserError(f"{self.folder}: no site's model is in it; real sites keep theirs")
         if site not in list(self.models):
             hint = did_you_mean(str(site), self.models)
             raise UserError(f"no site {site!r}{hint}: it has {', '.join(self.models)}")
@@ -186,7 +200,7 @@ class Comparison(_Kept):
         super().__init__(results, folder, temporary)
         self._runs = {(name, config.seed): config for name, config in runs}
 
-    def run(self, variant: str, seed: int | None = None) -> Run:
+    def run(self, variant: str | Algorithm, seed: int | None = None) -> Run:
         """One of its runs, with its models and predictions.
 
         Args:
@@ -197,6 +211,7 @@ class Comparison(_Kept):
             UserError: it has no such run, or that run ended early.
         """
         names = [*dict.fromkeys(name for name, _ in self._runs)]
+        variant = variant if isinstance(variant, str) else method_spec(variant, elsewhere=False)
         name = variant if variant in names else Variant.parse(variant).folder
         if name not in names:
             raise UserError(f"no run of {variant!r}{did_you_mean(name, names)}: it has {', '.join(names)}")
