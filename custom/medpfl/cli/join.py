@@ -9,6 +9,7 @@ from rich.console import Console
 
 from medpfl.cli.consoles import aside, say
 from medpfl.cli.options import Options
+from medpfl.cli.refusals import require_of_no_file
 from medpfl.core.errors import Interrupted, UserError
 from medpfl.report.progress import progress
 
@@ -41,7 +42,7 @@ def join_run(
     from medpfl.engine.newcomers import JOINED
     from medpfl.report.terminal_joined import print_joined
 
-    said = _said(options)
+    said = _said(options, real=env == "prod")
     if algorithm:
         from medpfl.algorithms import taken_up
 
@@ -70,11 +71,13 @@ def export_join_job(algorithm: str, run: Path, options: Options, job: Path, *, g
     """Writes the job folder by which sites join; see :func:`medpfl.runs.join_job.export_join`."""
     from medpfl.runs.join_job import export_join
 
-    return export_join(algorithm, run, _said(options), job, gpus=gpus, byoc=byoc)
+    return export_join(algorithm, run, _said(options, real=True), job, gpus=gpus, byoc=byoc)
 
 
-def _said(options: Options) -> dict[str, Any]:
+def _said(options: Options, *, real: bool) -> dict[str, Any]:
     said = options.said()
+    if real:
+        require_of_no_file(said.get("data", ""))
     if options.line["local_epochs"] is None:
         said.pop("local_epochs", None)  # a preset's are those of a round
     return said

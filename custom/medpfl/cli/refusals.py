@@ -26,12 +26,18 @@ def refuse(options: dict[str, Any], why: str) -> None:
 def require_installed(config: RunConfig) -> None:
     """UserError for a method, a network or data of a file where a job goes to sites that have what is installed."""
     from medpfl.config.named_code import named_code
+
+    require_of_no_file(*(spec for _, spec in named_code(config)))
+
+
+def require_of_no_file(*specs: str) -> None:
+    """Likewise of ``module:NAME``; of data that are none nothing is said."""
     from medpfl.core import one_file
 
     files = one_file.modules()
-    if spec := next((spec for _, spec in named_code(config) if spec.partition(":")[0] in files), ""):
+    if spec := next((spec for spec in specs if spec.partition(":")[0] in files), ""):
         module, _, name = spec.partition(":")
         raise UserError(
-            f"{name} is of the file {module}, which is no installed package: sites would not find it. Name it as an "
-            "entry point of a package (docs/own.md), which they install, too"
+            f"{name} is of the file {module}, which is no installed package: sites would not find it. Put it into a "
+            "package (docs/own.md), which they install, too"
         )

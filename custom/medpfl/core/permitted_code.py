@@ -37,10 +37,16 @@ def permitted_module(spec: str, what: str) -> ModuleType:
     return importlib.import_module(module)
 
 
-def as_a_file(spec: str) -> str:
-    """For a message that a module is not there: how its file is named, where one of that name lies here; else empty."""
+def as_a_file(spec: str, error: Exception) -> str:
+    """For a message that a module is not there: how its file is named, where one of that name lies here; else empty.
+
+    Args:
+        spec: ``module:name``.
+        error: of the import, which may be about another module.
+    """
     module, _, name = spec.partition(":")
-    return f"; of the file that lies here give {module}.py:{name}" if Path(f"{module}.py").is_file() else ""
+    here = getattr(error, "name", "") == module and Path(f"{module}.py").is_file()
+    return f"; of the file that lies here give {module}.py:{name}" if here else ""
 
 
 def require_own(target: Any, spec: str, what: str) -> None:

@@ -213,7 +213,7 @@ def _imported(name: str) -> Callable[..., Any]:
         raise
     except Exception as error:
         raise UserError(
-            f"model {name!r}: cannot import {module_name!r}: {_one_line(error)}{as_a_file(name)}"
+            f"model {name!r}: cannot import {module_name!r}: {_one_line(error)}{as_a_file(name, error)}"
         ) from error
     target = getattr(module, attribute, None)
     if not callable(target):

@@ -63,7 +63,7 @@ class Variant:
     """An algorithm, possibly with choices changed, as ``NAME:mixing=uniform`` or ``NAME:lambda=0.8``.
 
     Attributes:
-        text: as given; names the folder of its runs.
+        text: as given, what a file has by its module; names the folder of its runs.
         algorithm: the algorithm's name.
         choices: ``personal``, ``mixing``, ``model`` and ``use``, where they are changed.
         settings: settings of this variant alone.
@@ -91,8 +91,11 @@ class Variant:
                 raise UserError(f"{text!r}: give ALGORITHM or ALGORITHM:KEY=VALUE, e.g. fedap:mixing=uniform")
             if key in choices or key in settings:
                 raise UserError(f"{text!r}: {key} is there twice; give it once")
+            if key == "model" and (known := one_file.by_module(value, "model")) != value:
+                text = text.replace(item, f"model={known}")  # where the file lies is nobody else's business
+                value = known
             if key in ("personal", "mixing", "model", "use"):
-                choices[key] = one_file.by_module(value, "model") if key == "model" else value
+                choices[key] = value
             else:
                 settings[key] = value_of(value)
         return cls(text, name, choices, settings)

@@ -43,7 +43,7 @@ class Sweep:
 
     Attributes:
         names: of settings and of :data:`FIELDS`; several change together.
-        values: at each point one for each name.
+        values: at each point one for each name; networks of files by their modules.
     """
 
     names: tuple[str, ...]
@@ -86,6 +86,9 @@ class Sweep:
                 values.append(tuple(value_of(part.strip()) for part in parts))
             else:
                 raise UserError(f"--sweep {text}: {item!r} gives {len(parts)} values for {' and '.join(names)}")
+        if "model" in names:  # where a file lies is nobody else's business
+            at = names.index("model")
+            values = [(*p[:at], one_file.by_module(p[at], "model"), *p[at + 1 :]) for p in values]
         if any(value == "" for point in values for value in point) or len(set(values)) < max(2, len(values)):
             raise UserError(f"--sweep {text}: give at least two different values, each once, {_EXAMPLES}")
         if len(values) > _MOST:
@@ -102,7 +105,6 @@ class Sweep:
         fields = {**common, "settings": dict(common["settings"])}
         for name, one in zip(self.names, value, strict=True):
             if name in FIELDS:
-                one = one_file.by_module(one, name) if name == "model" else one
                 fields |= {name: one} | ({"names": None} if name == "sites" else {})
             elif name in RunConfig.model_fields:
                 raise UserError(f"--sweep {name}: settings can be swept, and {', '.join(FIELDS)}")

@@ -202,8 +202,12 @@ def test_a_file_holds_a_network_and_data(tmp_path, monkeypatch):
     config = config_of("fedavg", fields_of(model=f"{file}:Mine", data=f"{file}:read"))
     assert (config.model, config.data, sys.path[-1]) == ("mine_net:Mine", "mine_net:read", str(tmp_path))
     assert type(build_model(config.model)).__name__ == "Mine"  # its module is permitted
-    assert Variant.parse(f"fedavg:model={file}:Mine").choices == {"model": "mine_net:Mine"}
-    assert Sweep.parse(f"model={file}:Mine,lenet5").fields([f"{file}:Mine"], fields_of())["model"] == "mine_net:Mine"
+    variant = Variant.parse(f"fedavg:lr=0.1,model={file}:Mine,use=received")
+    assert variant.choices == {"model": "mine_net:Mine", "use": "received"}
+    # Folders and pages have the texts: the file's place is in none.
+    assert variant.text == "fedavg:lr=0.1,model=mine_net:Mine,use=received"
+    assert Sweep.parse(f"model={file}:Mine,lenet5").values == (("mine_net:Mine",), ("lenet5",))
+    assert Sweep.parse(f"lr+model=1+{file}:Mine,2+lenet5").values == ((1, "mine_net:Mine"), (2, "lenet5"))
     with pytest.raises(UserError, match=r"Mine is of the file mine_net, which is no installed package|read is of the"):
         require_installed(config)
     for said, words in ({"model": "Min"}, "has no 'Min' .did you mean Mine.."), ({"data": "reed"}, "data .*mean read"):
@@ -212,6 +216,14 @@ def test_a_file_holds_a_network_and_data(tmp_path, monkeypatch):
     for what, kind in (("model", "a network's class"), ("data", "a function that gives a site's data")):
         with pytest.raises(UserError, match=rf"say what of the file, .*mine_net\.py:NAME, {kind}"):
             fields_of(**{what: str(file)})
+
+
+@pytest.mark.parametrize("command", [("run", "--env", "prod"), ("export", "fedavg", "--job", "job")])
+def test_no_site_far_away_joins_with_data_of_a_file(tmp_path, medpfl, command):
+    (tmp_path / "mine_net.py").write_text(NETWORK)
+    said = ("--join", tmp_path, "--sites", "new", "--data", "mine_net.py:read")
+    done = medpfl(*command, *said, cwd=tmp_path, check=False)
+    assert done.returncode == 2 and "read is of the file mine_net, which is no installed package" in done.stderr
 
 
 @pytest.mark.parametrize("data", ["mine_net:read", "tiny:site_data"])
@@ -226,6 +238,17 @@ def test_a_module_that_is_not_there_but_as_a_file_here_is_named_so(tmp_path, mon
     if data != "tiny:site_data":
         with pytest.raises(UserError, match=r"can be imported; of the file that lies here give mine_net\.py:read"):
             open_source(config).site("site-1", torch.device("cpu"))
+
+
+def test_a_module_that_imports_what_is_not_there_is_not_taken_for_absent(tmp_path, monkeypatch):
+    (tmp_path / "mine_net.py").write_text("import mine_none")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = config_of("fedavg", fields_of(model="mine_net:Mine", data="mine_net:read"))
+    with pytest.raises(UserError, match=r"cannot import 'mine_net': No module named 'mine_none'$"):
+        build_model(config.model)
+    with pytest.raises(UserError, match=r"no module 'mine_none' can be imported$"):
+        open_source(config).site("site-1", torch.device("cpu"))
 
 
 @pytest.mark.parametrize("text", ["fedap", "fedap:lambda=0.5", "fedap:lambda", "fedavg:init=a:b", "a b", ":X", "x:"])

@@ -131,7 +131,7 @@ def _named(spec: str) -> Any:
     try:
         found = getattr(permitted_module(spec, "data"), name)
     except ModuleNotFoundError as error:
-        raise UserError(f"data {spec!r}: no module {error.name!r} can be imported{as_a_file(spec)}") from None
+        raise UserError(f"data {spec!r}: no module {error.name!r} can be imported{as_a_file(spec, error)}") from None
     except AttributeError:
         raise UserError(f"data {spec!r}: module {module!r} has no {name!r}") from None
     require_own(found, spec, "data")
