@@ -25,7 +25,7 @@ _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
 def latex_table(comparison: Mapping[str, Any]) -> str:
     """Every measure, the worst site, differences to local training and mean ranks, the best of each column in bold.
 
-    What the table of ``medpfl compare`` says of its columns stands below it, and what a mean rank is.
+    What the table of ``medpfl compare`` says of these columns stands below it, and what a mean rank is.
     """
     columns = list(_columns(comparison))
     labels = [escaped(group["label"]) for group in comparison["groups"]]
