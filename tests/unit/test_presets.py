@@ -110,6 +110,8 @@ def test_paths_start_where_the_command_runs(preset, tmp_path, monkeypatch):
         ("rounds: 1_000", "wrong YAML: '1_000' is a number"),
         ("rounds: 3\nrounds: 4", "wrong YAML: 'rounds' is there twice"),
         ("rounds: [", "wrong YAML: "),
+        ("model: net.py:Net", "model: net.py:Net is code of a file: give it on the command line, --model net.py:Net"),
+        ("data: /x/own.py:hospital", "data: /x/own.py:hospital is code of a file: .*, --data /x/own.py:hospital"),
         ("- rounds", "a YAML mapping of options is needed"),
         ("", "a YAML mapping of options is needed"),
     ],

@@ -70,7 +70,10 @@ def read_preset(file: Path, options: Sequence[str]) -> dict[str, Any]:
         if name not in options:
             hint = did_you_mean(str(name), options)
             raise UserError(f"--preset {file}: {name!r} is no option here{hint}; there are {', '.join(options)}")
-    return {name: _checked(file, name, value) for name, value in content.items()}
+    found = {name: _checked(file, name, value) for name, value in content.items()}
+    for name, value in found.items():
+        _require_no_code(file, name, value)
+    return found
 
 
 def _checked(file: Path, name: str, value: Any) -> Any:
@@ -83,3 +86,10 @@ def _checked(file: Path, name: str, value: Any) -> Any:
         first = error.errors()[0]
         reason = first["msg"].removeprefix("Value error, ")
         raise UserError(f"--preset {file}: {name}: {reason}, not {json.dumps(value, default=str)}") from None
+
+
+def _require_no_code(file: Path, name: str, value: Any) -> None:
+    """A preset may come from anybody: what lies beside it runs where a user says so."""
+    if name in ("data", "model") and isinstance(value, str) and value.rpartition(":")[0].endswith(".py"):
+        flag = f"--{name} {value}"
+        raise UserError(f"--preset {file}: {name}: {value} is code of a file: give it on the command line, {flag}")

@@ -41,13 +41,13 @@ def parted(text: str, known: Collection[str]) -> tuple[str, str] | None:
 
 
 def found(spec: str, known: Collection[str], what: str = "algorithm") -> tuple[str, Any]:
-    """The ``module:NAME`` of a method that can be imported by it from now on, and what it names.
+    """The ``module:NAME`` of what can be imported by it from now on, and what it names.
 
     The folder of a file comes last in the import path, of this process and of those that it starts.
 
     Args:
         spec: of :func:`parted`.
-        known: names of methods, for what may have been meant.
+        known: names, of methods or of none, for what may have been meant.
         what: what it is to be, for messages.
 
     Raises:
