@@ -118,7 +118,7 @@ def test_networks_of_another_number_of_outputs_are_refused():
     assert "each of 14 labels" in TASK.misfit((2, 11), (2, 1, 28, 28), 14)
 
 
-@settings(max_examples=15)
+@settings(max_examples=30)
 @given(st.integers(8, 60), st.integers(1, 4), st.integers(0, 10**6))
 def test_further_measures_are_scikit_learns_over_the_known_cases(n, labels, seed):
     rng = np.random.default_rng(seed)

@@ -213,7 +213,6 @@ assert "torch._dynamo" not in sys.modules, "the compiler is imported"
 """
 
 
-@pytest.mark.slow
 def test_no_optimizer_imports_torchs_compiler():
     subprocess.run([sys.executable, "-c", STEPS], check=True)
 
