@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from medpfl.config.fields import RunFields
 from medpfl.core.errors import UserError
 from medpfl.core.near import did_you_mean
+from medpfl.core.one_file import is_of_a_file
 
 
 class _Loader(yaml.SafeLoader):
@@ -70,10 +71,7 @@ def read_preset(file: Path, options: Sequence[str]) -> dict[str, Any]:
         if name not in options:
             hint = did_you_mean(str(name), options)
             raise UserError(f"--preset {file}: {name!r} is no option here{hint}; there are {', '.join(options)}")
-    found = {name: _checked(file, name, value) for name, value in content.items()}
-    for name, value in found.items():
-        _require_no_code(file, name, value)
-    return found
+    return {name: _checked(file, name, value) for name, value in content.items()}
 
 
 def _checked(file: Path, name: str, value: Any) -> Any:
@@ -81,15 +79,12 @@ def _checked(file: Path, name: str, value: Any) -> Any:
     wanted = {"sites": int | list[str], "fractions": list[float]}.get(name) or Annotated[field.annotation, field]
     try:
         # As JSON, strictly: true is not 1.
-        return TypeAdapter(wanted).validate_json(json.dumps(value, default=str), strict=True)
+        found = TypeAdapter(wanted).validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         reason = first["msg"].removeprefix("Value error, ")
         raise UserError(f"--preset {file}: {name}: {reason}, not {json.dumps(value, default=str)}") from None
-
-
-def _require_no_code(file: Path, name: str, value: Any) -> None:
-    """A preset may come from anybody: what lies beside it runs where a user says so."""
-    if name in ("data", "model") and isinstance(value, str) and value.rpartition(":")[0].endswith(".py"):
-        flag = f"--{name} {value}"
-        raise UserError(f"--preset {file}: {name}: {value} is code of a file: give it on the command line, {flag}")
+    if name in ("data", "model") and is_of_a_file(found):  # it would run, and a preset may come from anybody
+        words = f"{value} is code of a file: give it on the command line, --{name} {value}"
+        raise UserError(f"--preset {file}: {name}: {words}")
+    return found

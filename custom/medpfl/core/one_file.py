@@ -88,11 +88,30 @@ def by_module(text: str | None, what: str) -> str | None:
     Raises:
         UserError: see :func:`found`, or it is a file without a name.
     """
-    if isinstance(text, str) and text.endswith(".py") and at_home(text).is_file():
+    if not isinstance(text, str):
+        return text
+    if text.endswith(".py") and at_home(text).is_file():
         kind = "a network's class" if what == "model" else "a function that gives a site's data"
         raise UserError(f"{what} {text!r}: say what of the file, {text}:NAME, {kind}")
-    head, _, name = text.rpartition(":") if isinstance(text, str) else ("", "", "")
-    return found(text, (), what)[0] if head.endswith(".py") and name.isidentifier() else text
+    return found(text, (), what)[0] if is_of_a_file(text) else text
+
+
+def is_of_a_file(text: str) -> bool:
+    """Whether it is ``FILE.py:NAME``."""
+    head, _, name = text.rpartition(":")
+    return head.endswith(".py") and name.isidentifier()
+
+
+def as_a_file(spec: str, error: Exception) -> str:
+    """For a message that a module is not there: how its file is named, where one of that name lies here; else empty.
+
+    Args:
+        spec: ``module:name``.
+        error: of the import, which may be about another module.
+    """
+    module, _, name = spec.partition(":")
+    here = getattr(error, "name", "") == module and Path(f"{module}.py").is_file()
+    return f"; of the file that lies here give {module}.py:{name}" if here else ""
 
 
 def modules() -> set[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from inspect import isclass, isroutine
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -35,18 +34,6 @@ def permitted_module(spec: str, what: str) -> ModuleType:
             f'"code": ["{module}"] in local/medpfl.json'
         )
     return importlib.import_module(module)
-
-
-def as_a_file(spec: str, error: Exception) -> str:
-    """For a message that a module is not there: how its file is named, where one of that name lies here; else empty.
-
-    Args:
-        spec: ``module:name``.
-        error: of the import, which may be about another module.
-    """
-    module, _, name = spec.partition(":")
-    here = getattr(error, "name", "") == module and Path(f"{module}.py").is_file()
-    return f"; of the file that lies here give {module}.py:{name}" if here else ""
 
 
 def require_own(target: Any, spec: str, what: str) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 from torch import nn
 
 from medpfl.core.errors import UserError
-from medpfl.core.permitted_code import as_a_file, permitted_module, require_own
+from medpfl.core.one_file import as_a_file
+from medpfl.core.permitted_code import permitted_module, require_own
 from medpfl.models.alexnet_bn import AlexNetBN
 from medpfl.models.arguments import accepted_arguments, call_arguments, check_plain, check_words, product
 from medpfl.models.bag_attention import BagAttention

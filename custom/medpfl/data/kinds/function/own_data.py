@@ -14,8 +14,9 @@ from torch import Tensor
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
+from medpfl.core.one_file import as_a_file
 from medpfl.core.own_loaders import heed_range
-from medpfl.core.permitted_code import as_a_file, permitted_module, require_own
+from medpfl.core.permitted_code import permitted_module, require_own
 from medpfl.core.site_data import ImageTensors, Part, SiteData, SiteLoaders
 from medpfl.data.centres import described_elsewhere
 from medpfl.tasks.task import Task
