@@ -56,6 +56,18 @@ def test_adam_kept_with_a_schedule_and_augmentation_is_the_same_in_both_engines(
     assert figures(in_process) != figures(small_run("fedbn", "inprocess", rounds=3))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["fedbn", "f-fedap", "scaffold"])
+def test_a_share_of_the_sites_in_each_round_is_the_same_in_both_engines(small_run, algorithm):
+    changes = {"sites": 4, "participation": 0.5, "rounds": 4}
+    in_process, simulated = (small_run(algorithm, env, **changes) for env in ("inprocess", "sim"))
+    assert_alike(figures(in_process), figures(simulated))
+    assert_same_models(in_process, simulated)
+    asked = [json.loads((run / "results.json").read_text())["rounds"] for run in (in_process, simulated)]
+    assert [r["participants"] for r in asked[0]] == [r["participants"] for r in asked[1]]
+    assert {len(r["participants"]) for r in asked[1]} == {len(r["following"]) for r in asked[1]} == {2}
+
+
 NOISY = {"statistics_epsilon": 5, "update_clip": 1, "update_noise": 0.01}
 
 

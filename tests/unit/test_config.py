@@ -77,6 +77,20 @@ def test_choices_compose():
         ({"algorithm": "fedbn", "mixing": "uniform", "sites": 1}, "mixing 'uniform' weighs sites"),
         ({"algorithm": "f-fedap", "rounds": 1}, "f-FedAP spends half of the rounds on FedBN"),
         ({"algorithm": "fedavg", "sites": 3, "min_sites": 4}, "the quorum of 4 sites can never be met by 3 sites"),
+        (
+            {"algorithm": "fedavg", "sites": 20, "participation": 0.09},
+            "participation 0.09 of 20 sites is 1 in a round, and mixing 'samples' needs 2: give 0.1 or more",
+        ),
+        (
+            {"algorithm": "fedavg", "sites": 7, "participation": 0.4, "mixing": "median"},
+            "participation 0.4 of 7 sites is 2 in a round, and mixing 'median' needs 3: give 0.43 or more",
+        ),
+        (
+            {"algorithm": "fedavg", "sites": 20, "participation": 0.25, "min_sites": 6},
+            "participation 0.25 of 20 sites is 5 in a round: they can never meet the quorum of 6 sites",
+        ),
+        ({"algorithm": "fedavg", "participation": 0}, "participation"),
+        ({"algorithm": "fedavg", "participation": 1.5}, "participation"),
         ({"algorithm": "fedavg", "settings": {"lambda": 0.5}}, "setting 'lambda' has no meaning for fedavg"),
         ({"algorithm": "fedblend", "settings": {"learning_rate": 0.5}}, r"\(did you mean lr\?\)"),
         ({"algorithm": "fedbn", "settings": {"layers": 2}}, "setting 'layers' has no meaning for fedbn"),
@@ -146,7 +160,7 @@ def test_whole_settings_become_integers():
 
 @pytest.mark.parametrize(("sites", "min_sites", "quorum"), [(1, 0, 1), (4, 0, 2), (5, 0, 3), (5, 1, 1), (5, 5, 5)])
 def test_quorum(sites, min_sites, quorum):
-    assert make_config(algorithm="fedavg", sites=sites, min_sites=min_sites).quorum == quorum
+    assert make_config(algorithm="fedavg", sites=sites, min_sites=min_sites).turnout.quorum == quorum
 
 
 @pytest.mark.parametrize("name", algorithms())

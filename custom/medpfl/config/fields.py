@@ -60,8 +60,10 @@ class RunFields(BaseModel):
         task: one of :data:`medpfl.tasks.TASKS`.
         init: a path, and at sites ``sha256:`` with the fingerprint of the whole model that it makes
             (:mod:`medpfl.models.start_weights`).
+        participation: the others follow (:data:`medpfl.core.messages.Task`). McMahan et al. (AISTATS 2017), C; of
+            ``local``, which mixes nothing, every site trains.
         min_sites: the least number of usable updates a round needs; 0 stands for the default
-            (:attr:`medpfl.config.run.RunConfig.quorum`).
+            (:attr:`medpfl.config.turnout.Turnout.quorum`).
         grace: None gives stragglers ten times what the quorum took, and two minutes at least.
         largest_weight: where models are mixed by numbers of training samples: the number is what the site says.
         weight_cap: 1 is as published.
@@ -142,6 +144,9 @@ class RunFields(BaseModel):
         words="no adapters",
     )
     rounds: int = option(20, "Rounds of training and mixing.", words="20, or the method's", ge=1, le=10**6)
+    participation: float = option(
+        1.0, "Share of the sites, drawn anew each round, that train in it.", words="1", gt=0, le=1
+    )
     local_epochs: int = option(
         1, "Epochs a site trains in a round.", TRAINING, words="1, or the method's", ge=1, le=10**4
     )
@@ -177,7 +182,7 @@ class RunFields(BaseModel):
     )
     pooling: Literal["mean", "attention"] = option("mean", "Over a scan's slices: mean or attention.", TRAINING)
     device: str = option("auto", "auto, cpu, cuda, or one of several GPUs, e.g. cuda:1.", PLACE)
-    min_sites: int = option(0, "Quorum of a round.", FAULTS, words="half of the sites", ge=0)
+    min_sites: int = option(0, "Quorum of a round.", FAULTS, words="half of those that train", ge=0)
     timeout: float = option(3600.0, "Seconds to wait for a site.", FAULTS, gt=0, allow_inf_nan=False)
     grace: float | None = option(
         None,

@@ -16,6 +16,7 @@ from medpfl.algorithms.mixing_kinds import Mixing
 from medpfl.algorithms.start import StartWeights
 from medpfl.config.fields import RunFields
 from medpfl.config.settings import Accepted, accepted
+from medpfl.config.turnout import Turnout
 from medpfl.core.errors import UserError
 from medpfl.core.gain import Use
 from medpfl.core.measure import LOSS
@@ -90,8 +91,6 @@ class RunConfig(RunFields):
     def _sensible(self) -> RunConfig:
         if self.names and len(self.names) != self.sites:
             raise ValueError(f"{len(self.names)} site names are given, and there are {self.sites} sites")
-        if self.min_sites > self.sites:
-            raise ValueError(f"the quorum of {self.min_sites} sites can never be met by {self.sites} sites")
         if self.resolved_mixing not in mixings():
             hint = did_you_mean(self.mixing, mixings())
             raise ValueError(f"unknown mixing {self.mixing!r}{hint}: use {', '.join(mixings())}")
@@ -100,6 +99,8 @@ class RunConfig(RunFields):
                 f"{self.algorithm} training shares and mixes nothing: choose another algorithm to change its choices"
             )
         self._check_settings()
+        if problem := self.turnout.problem(self.resolved_mixing):
+            raise ValueError(problem)
         if self.resolved_personal == "everything" and self.resolved_mixing != "identity":
             raise ValueError(
                 f"with everything personal there is nothing to mix by {self.resolved_mixing!r}: use --mixing identity"
@@ -262,22 +263,10 @@ class RunConfig(RunFields):
         return {name: value for name, value in self.settings.items() if not self._accepted.at_server(name)}
 
     @property
-    def quorum(self) -> int:
-        """The least number of usable updates a round needs.
-
-        By default half of the sites, but two where models are mixed: what one site alone sent would reach the others
-        as it is. Robust mixing has three: of two updates none can be outvoted.
-        """
-        return self.min_sites or max(self._least_mixed, (self.sites + 1) // 2)
-
-    @property
-    def lets_one_through(self) -> bool:
-        """Whether the quorum is so small that a mix may be a single site's update as it is."""
-        return self.quorum < self._least_mixed
-
-    @property
-    def _least_mixed(self) -> int:
-        return min(self.mixer.least_updates, self.sites)
+    def turnout(self) -> Turnout:
+        """How many sites train in a round, and how many must answer."""
+        participation = self.participation if self.mixes else 1.0
+        return Turnout(self.sites, participation, self.min_sites, self.mixer.least_updates)
 
     @property
     def site_names(self) -> list[str]:

@@ -155,6 +155,7 @@ def answers(measures: type[BaseModel], gains: tuple[tuple[str, float], ...] = ()
     return {
         "prepare": Prepared,
         "train": Trained[measures],
+        "follow": Validated[measures],
         "validate": Validated[measures],
         "test": Tested[measures, gained],
         "statistics": Nothing,

@@ -8,8 +8,9 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-Task = Literal["prepare", "train", "validate", "test", "statistics", "join"]
-"""The last two are for a site that joins a finished run, the others for sites that train."""
+Task = Literal["prepare", "train", "follow", "validate", "test", "statistics", "join"]
+"""The last two are for a site that joins a finished run, the others for sites that train. In a round that a site
+follows, others train, and it judges what came."""
 
 
 @dataclass(frozen=True)

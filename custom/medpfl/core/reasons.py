@@ -31,7 +31,7 @@ _KINDS = {
     "dtype": r"torch\.[a-z]+\d{0,2}",
     "side": "shared|personal",
     "channel": "[a-z][a-z_]{0,40}",
-    "task": "prepare|train|validate|test|statistics|join",
+    "task": "prepare|train|follow|validate|test|statistics|join",
     "error": "|".join(sorted(_ERRORS)),
     "system": "|".join(sorted({re.escape(os.strerror(code)) for code in range(1, 134)})),
     "hash": "[0-9a-f]{12}",

@@ -27,7 +27,7 @@ from medpfl.core.server_state import ServerState
 from medpfl.core.version import __version__, own_sha256, version
 from medpfl.core.whole_file import write_bytes
 from medpfl.data.uneven import masks_amiss
-from medpfl.engine.verdict import missed_rounds, reference, verdict
+from medpfl.engine.verdict import drawn_rounds, missed_rounds, reference, verdict
 from medpfl.server.state import Plan
 from medpfl.server.weighing import mixing_matrix
 from medpfl.tasks.selection import in_words as in_words_of
@@ -225,7 +225,8 @@ def _notes(config: RunConfig, state: ServerState, data: Mapping[str, Any]) -> li
     }.items():
         if of:
             notes.append(f"{what} {', '.join(of)}: no row in the tables, and not counted over sites.")
-    notes += _no_choice(config) + _hardly_chosen(config, state, sites) + missed_rounds(state)
+    notes += drawn_rounds(config, state) + _no_choice(config) + _hardly_chosen(config, state, sites)
+    notes += missed_rounds(state)
     notes += _hardly_tested(config, state, sites) + _next_to_nothing_found(config, state)
     notes += masks_amiss(data) if config.learned.labels == "mask" else []
     for site, metrics in (state.final or {}).items():

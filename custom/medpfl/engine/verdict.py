@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from medpfl.algorithms import LOCAL
+from medpfl.config.run import RunConfig
 from medpfl.core.gain import verdict as in_a_word
+from medpfl.core.numbers_in_words import count
 from medpfl.core.server_state import ServerState
 from medpfl.server.state import Plan
 from medpfl.tasks.paired import counted
@@ -13,6 +16,8 @@ from medpfl.tasks.summary import summary
 
 _MISSED = 0.1
 """Share of the rounds that a site may have missed without a word of it."""
+
+_ALONE = ", and the model that a site trains alone was trained in every one"
 
 
 def reference(plan: Plan, state: ServerState) -> dict[str, Any] | None:
@@ -44,7 +49,7 @@ def verdict(plan: Plan, state: ServerState) -> dict[str, Any] | None:
 
 def missed_rounds(state: ServerState) -> list[str]:
     """Of which sites a gain may be too large, since they trained in few of the rounds, alone too."""
-    rounds = [set(record.get("participants", ())) for record in state.history]
+    rounds = [{*record.get("participants", ()), *record.get("following", ())} for record in state.history]
     took_part = {site: sum(site in present for present in rounds) for site in _told(state)}
     few = {site: number for site, number in took_part.items() if number < (1 - _MISSED) * len(rounds)}
     if not few:
@@ -52,9 +57,25 @@ def missed_rounds(state: ServerState) -> list[str]:
     where = ", ".join(f"{site} ({number})" for site, number in few.items())
     return [
         f"Took part in fewer than the {len(rounds)} rounds: {where}. A site trains alone in the rounds in which it is "
-        "asked to train, so that its own model had about as few: what is gained over it may be more than over one of "
+        "asked, so that its own model had about as few: what is gained over it may be more than over one of "
         "all rounds."
     ]
+
+
+def drawn_rounds(config: RunConfig, state: ServerState) -> list[str]:
+    """In how many rounds sites trained, where a share of them is drawn for each."""
+    if not (config.turnout.draws and state.history):
+        return []
+    trained = Counter(site for record in state.history for site in record["participants"])
+    numbers = [trained[site] for site in state.samples]
+    least, most = min(numbers), max(numbers)
+    each = f"each site in {least}" if least == most else f"sites in {least} to {most}"
+    never = [site for site in state.samples if not trained[site]]
+    said = [
+        f"In a round {config.turnout.trained} of {config.sites} sites were drawn to train, {each} of "
+        f"{count(len(state.history), 'round')}; the others followed{_ALONE if config.has_rival else ''}."
+    ]
+    return said + ([f"Never drawn to train: {', '.join(never)}."] if never else [])
 
 
 def _told(state: ServerState) -> dict[str, Any]:

@@ -117,6 +117,7 @@ def _facts(run: Results) -> str:
         f"model {config.get('model')}",
         f"{count(len(run['rounds']), 'round')}"
         + (f" of {count(epochs, 'local epoch')}" if isinstance(epochs, int) else ""),
+        *([f"participation {config['participation']:g}"] if any("following" in r for r in run["rounds"]) else []),
         f"seed {config.get('seed')}",
     ]
     return ", ".join(facts)

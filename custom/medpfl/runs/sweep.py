@@ -29,7 +29,7 @@ from medpfl.runs.asked import Fields, configs_of, variants_of
 from medpfl.runs.comparison import How, Variant, all_results, in_full
 from medpfl.runs.seeds import Seeds
 
-FIELDS = ("sites", "rounds", "local_epochs", "partition", "train_fraction", "holdout", "model", "use")
+FIELDS = ("sites", "rounds", "participation", "local_epochs", "partition", "train_fraction", "holdout", "model", "use")
 """What can be swept besides settings."""
 NEW_DATA = frozenset({"sites", "partition", "train_fraction", "holdout"})
 """What gives sites other data: a site's name at one value and at the next are two sites."""

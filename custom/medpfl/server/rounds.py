@@ -17,13 +17,14 @@ from medpfl.algorithms.mechanism import Mechanism, Step, Turn
 from medpfl.core.channels import carried, require_tensors
 from medpfl.core.errors import RunEnded, UserError
 from medpfl.core.measure import LOSS
-from medpfl.core.messages import Failure, Message, NotAsked, Update, named
+from medpfl.core.messages import Failure, Message, NotAsked, Task, Update, named
 from medpfl.core.parameters import State, StateError
 from medpfl.core.plain import require_json
 from medpfl.core.server_state import Phase, ServerState
 from medpfl.core.statefile import serialised_bytes
 from medpfl.server.magnitude import Shares, check_magnitudes
 from medpfl.server.moving import moved_states
+from medpfl.server.participation import counting, drawn
 from medpfl.server.state import Plan
 from medpfl.server.updates import bytes_of, check_update, in_words
 from medpfl.server.weighing import (
@@ -58,7 +59,9 @@ def messages(plan: Plan, state: ServerState) -> dict[str, Message]:
     if state.phase == "prepare":
         return hello
     if state.phase == "train":
-        return {s: _train_message(plan, state, s) for s in joined} | hello
+        trains = drawn(plan.config, state.round + 1, joined)
+        ask = {s: _train_message if s in trains else _follow_message for s in joined}
+        return {s: message(plan, state, s) for s, message in ask.items()} | hello
     shared = {s: state.shared.get(s, plan.initial_shared) for s in joined}
     if state.phase == "validate":
         info = _selecting(plan, state)
@@ -95,20 +98,22 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     rounds = {s: m.round for s, m in expected.items()}
     failures = [Failure(f.site, rounds.get(f.site, state.round), in_words(f.reason)) for f in failures]
     newcomers = [u for u in usable if expected[u.site].task == "prepare"]
-    working = [u for u in usable if expected[u.site].task != "prepare"]
+    following = [u for u in usable if expected[u.site].task == "follow"]
+    working = [u for u in usable if expected[u.site].task not in ("prepare", "follow")]
     shares: Shares = {}
     if state.phase == "train":
         kept, large, shares = check_magnitudes(plan.config, expected, working, plan.limited)
         refused += [u for u in working if all(u is not other for other in kept)]
         failures += large
         working = kept
-        usable = newcomers + working
+        usable = newcomers + following + working
     failures += [
         Failure(u.site, u.round, f"its personal state was damaged or gone; it went on from that of round {earlier}")
-        for u in working
+        for u in following + working
         if (earlier := u.metrics.get("restored_round")) is not None
     ]
-    _require_quorum(plan, state.phase, newcomers if state.phase == "prepare" else working, failures)
+    counted = newcomers if state.phase == "prepare" else working
+    _require_quorum(plan, state.phase, counted, failures, [m.task for m in expected.values()])
     sizes = {u.site: _sizes(expected[u.site], u) for u in usable}
     unable = [r.site for r in replies if isinstance(r, Failure) and not isinstance(r, NotAsked)]
     travelled = [*sizes.values(), *_sizes_of_unused(expected, refused, unable, usable)]
@@ -120,7 +125,7 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
             said = {"pretrained": plan.given_f, "judged": plan.judged, "selection": _selection(plan, newcomers)}
             return replace(joined, phase="train", **said)
         case "train":
-            return _join(plan, _finish_round(plan, state, working, shares, sizes, seconds), newcomers)
+            return _join(plan, _finish_round(plan, state, working, following, shares, sizes, seconds), newcomers)
         case "validate":
             return replace(_with_validation(plan, state, working), phase="test")
         case _:
@@ -150,6 +155,11 @@ def _train_message(plan: Plan, state: ServerState, site: str) -> Message:
     return Message("train", state.round + 1, {**shared, **common} if common else shared, info)
 
 
+def _follow_message(plan: Plan, state: ServerState, site: str) -> Message:
+    shared = state.shared.get(site, plan.initial_shared)
+    return Message("follow", state.round + 1, shared, _selecting(plan, state) | _counted(state, site))
+
+
 def _counted(state: ServerState, site: str) -> dict[str, Any]:
     """The last two rounds whose answers of the site were used, and what of the last one was scaled back."""
     used = [*islice((record for record in reversed(state.history) if site in record["participants"]), 2)][::-1]
@@ -177,16 +187,22 @@ def _asked(plan: Plan, task: str, state: ServerState, site: str) -> dict[str, li
     return {"asked": asked} if asked else {}
 
 
-def _require_quorum(plan: Plan, phase: Phase, usable: Sequence[Update], failures: Sequence[Failure]) -> None:
-    if len(usable) < plan.config.quorum:
+def _require_quorum(
+    plan: Plan, phase: Phase, usable: Sequence[Update], failures: Sequence[Failure], asked: Sequence[Task]
+) -> None:
+    task, quorum = counting(plan.config, asked)
+    if len(usable) < quorum:
+        of = (
+            f"{asked.count(task)} of {plan.config.sites} sites that train" if plan.config.turnout.draws and task else ""
+        )
         place = plan.config.places
         told: dict[str, list[str]] = {}
         for failure in sorted(failures, key=lambda f: place.get(f.site, len(place))):
             told.setdefault(failure.reason, []).append(failure.site)
         reasons = "; ".join(f"{_some(sites)}: {reason}" for reason, sites in islice(told.items(), 3))
         raise (QuorumNotMet if phase == "prepare" else QuorumLost)(
-            f"{len(usable)} usable answers in phase {phase!r}, the quorum is {plan.config.quorum} of "
-            f"{plan.config.sites} sites ({reasons}{'; ...' if len(told) > 3 else ''})"
+            f"{len(usable)} usable answers in phase {phase!r}, the quorum is {quorum} of "
+            f"{of or f'{plan.config.sites} sites'} ({reasons}{'; ...' if len(told) > 3 else ''})"
         )
 
 
@@ -225,17 +241,19 @@ def _finish_round(
     plan: Plan,
     state: ServerState,
     updates: Sequence[Update],
+    following: Sequence[Update],
     shares: Shares,
     sizes: Mapping[str, dict[str, int]],
     seconds: float,
 ) -> ServerState:
     config = plan.config
     if state.round:
-        state = _with_validation(plan, state, updates)
+        state = _with_validation(plan, state, [*updates, *following])
     record = {
         "round": state.round + 1,
         "seconds": seconds,
         "participants": [u.site for u in updates],
+        **({"following": [u.site for u in following]} if plan.config.turnout.draws else {}),
         "sites": {
             u.site: {
                 "train_loss": u.metrics["train_loss"],

@@ -56,7 +56,7 @@ class Account:
         """
         if message.task in ("prepare", "statistics", "join"):
             self.open(run)
-        elif message.task == "train" and (self.policy.experiments or self.policy.rounds):
+        elif message.task in ("train", "follow") and (self.policy.experiments or self.policy.rounds):
             served = self._served(run, self.contract.data)
             self._require_experiment(served)
             if self.policy.rounds and served.rounds >= self.policy.rounds:

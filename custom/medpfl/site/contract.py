@@ -122,7 +122,7 @@ def _hash(agreed: Mapping[str, Any]) -> str:
 def _agreed(config: RunConfig) -> dict[str, Any]:
     fields = config.model_dump(mode="json", exclude=_MAY_DIFFER)
     # How long a server waits is its own business, but not that the others receive one site's update as it is.
-    through = {"lets_one_through": True} if config.lets_one_through else {}
+    through = {"lets_one_through": True} if config.turnout.lets_one_through else {}
     return fields | through | {"settings": config.settings_of_sites()}
 
 
@@ -207,6 +207,10 @@ def place(config: RunConfig, message: Message) -> int:
         case "join":
             return 1
         case "train" if 1 <= message.round <= rounds:
+            return message.round
+        case "follow" if not config.turnout.draws:
+            raise StateError(words.NONE_FOLLOWS())
+        case "follow" if 1 <= message.round <= rounds:
             return message.round
         case "validate" if message.round == rounds:
             return rounds + 1

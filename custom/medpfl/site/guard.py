@@ -102,7 +102,7 @@ class Guarded:
                 lambda: admitted(before, self.contract, message, self.policy.repeats),
             )
             with self._recorded_if_refused(record, message, taken):
-                if message.task in ("train", "validate") and self.gate.shared:
+                if message.task in ("train", "follow", "validate") and self.gate.shared:
                     self.arriving.require_place(record, message, model, taken)
                 there = self.arriving.require_steps(record, message, model, self.channels, self.data, taken)
             taken.answered(record)  # last: it takes one of the data's experiments

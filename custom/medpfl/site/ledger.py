@@ -174,7 +174,8 @@ class Ledger:
         counts = Counter(map(_sort, self.entries())) if verify else self._unverified()
         found = {sort: n for sort, n in counts.items() if sort[0] == data.casefold()}
         runs, asked = {sort[1:4] for sort in found}, (contract, experiment, run)
-        return Served(len(runs - {asked}), sum(n for sort, n in found.items() if sort[4] == "train"), asked in runs)
+        rounds = sum(n for sort, n in found.items() if sort[4] in ("train", "follow"))
+        return Served(len(runs - {asked}), rounds, asked in runs)
 
     def _unverified(self) -> Mapping[_Sort, int]:
         """How many entries there are of each sort; the file is read where it is not as this process left it."""

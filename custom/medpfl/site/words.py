@@ -78,6 +78,7 @@ BEFORE_HELLO = Reason(
     "removed, begin a new experiment"
 )
 NO_ROUND = Reason("contract: round {number} of {number} does not exist")
+NONE_FOLLOWS = Reason("contract: in this run every site trains in each round, and none is asked task 'follow'")
 REPEATED = Reason(
     "contract: this site has answered task '{task}' of round {number}, and repeats {number} times in a run at most"
 )

@@ -35,6 +35,7 @@ from medpfl.site.outputs import require_outputs
 from medpfl.site.resting import SHARE, Resting
 from medpfl.site.rival import Rival
 from medpfl.site.same_data import require_same_data
+from medpfl.site.selecting import Selecting
 from medpfl.site.start import INIT
 from medpfl.site.store import (
     BEST,
@@ -51,7 +52,6 @@ from medpfl.site.store import (
     keep_latest,
     usable,
 )
-from medpfl.tasks.selection import AUTO, seen, selection
 from medpfl.training.loop import train_plainly
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,13 @@ class Site:
         Raises:
             StateError, TrainingDiverged: the task cannot be done; what the site keeps of rounds that it did stays.
         """
-        tasks = {"prepare": self._prepare, "train": self._train, "validate": self._validate, "test": self._test}
+        tasks = {
+            "prepare": self._prepare,
+            "train": self._train,
+            "follow": self._follow,
+            "validate": self._validate,
+            "test": self._test,
+        }
         self._require_outputs(model)
         return carry_out(self.name, message, lambda: tasks[message.task](message, model))
 
@@ -136,7 +142,7 @@ class Site:
         if start := message.brought(START):
             self.store.put(INIT, 0, start)
         metrics = {"samples": {part: self.data.samples(part) for part in PARTS}}
-        metrics["selecting"] = self._seen
+        metrics["selecting"] = self._selecting.seen
         asked = requested(self.config, self.upward("prepare"), message.asked)
         return self._method(message, model, 0, ("statistics", 0), 0).sent(asked), metrics
 
@@ -213,11 +219,7 @@ class Site:
     def _train(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         config, round_ = self.config, message.round
         asked = requested(config, self.upward("train"), message.asked)
-        require_same_data(self.name, self.store, self._digest)
-        if self.rival:
-            self.rival.train(model, round_)
-        metrics = self.load(message, model, round_ - 1)
-        metrics |= self._validated(message, model, round_ - 1)
+        metrics = self._begun(message, model)
         method = self._method(message, model, round_, ("update", round_), round_ - 1)
         method.begin()
         order = self.chance.order(self.name, round_, "shuffle")
@@ -243,6 +245,21 @@ class Site:
             leaving = self._as_first(message, leaving)
         return leaving | method.sent(asked), metrics
 
+    def _begun(self, message: Message, model: nn.Module) -> dict[str, Any]:
+        """A round up to where the site trains, or others do: the one that it trains alone trains in each.
+
+        Returns:
+            Measures of what it uses now; the model is what came.
+        """
+        require_same_data(self.name, self.store, self._digest)
+        if self.rival:
+            self.rival.train(model, message.round)
+        metrics = self.load(message, model, message.round - 1)
+        return metrics | self._validated(message, model, message.round - 1)
+
+    def _follow(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
+        return {}, self._begun(message, model)
+
     def _as_first(self, message: Message, leaving: State) -> State:
         """What left with noise before, where the same is asked again.
 
@@ -267,7 +284,7 @@ class Site:
         require_same_data(self.name, self.store, self._digest)
         selected = message.selected_round
         if self.selects:
-            selected = self._own_best()[0] or message.round
+            selected = self._selecting.so_far()[0] or message.round
         finishing = Finishing(self.name, self.store, self.rival, self._at_the_end)
         end = Ending(self.name, self.config, self.data, self.store, self.rival, self.delivery, finishing)
         return {}, end.answer(message, model, selected)
@@ -306,13 +323,8 @@ class Site:
         return 0, None, damaged
 
     @cached_property
-    def _seen(self) -> dict[str, Any]:
-        return seen(self.config.learned, self.data)
-
-    @cached_property
-    def _own_measure(self) -> str:
-        """By which the site selects where it does so by itself: from its own cases, by the server's rule."""
-        return selection(self.config.learned, self.config.select_by, [self._seen])["measure"]
+    def _selecting(self) -> Selecting:
+        return Selecting(self.name, self.config, self.data, self.store)
 
     def _validated(self, message: Message, model: nn.Module, round_: int) -> dict[str, Any]:
         """Measures on validation data of what the site uses after a round; keeps it while it may still be selected.
@@ -327,33 +339,16 @@ class Site:
             self.store.put(RECEIVED, round_, copied(model) if received is None else received)
             self.store.keep(RECEIVED, (round_,))
         self.store.put(MODEL, round_, copied(model))
-        by = self._own_measure if self.selects else self._asked_measure(message)
+        by = self._selecting.measure if self.selects else self._selecting.asked(message)
         told = self.config.learned.validated(model, self.data, by)
         if received is not None:
             model.load_state_dict(received)
         self.store.keep(MODEL, (self._best(message, told, round_), round_))
         return told
 
-    def _asked_measure(self, message: Message) -> str:
-        """The run's own, or where that is left to the hellos what the server has chosen by them."""
-        said = self.config.select_by
-        return message.info.get("select_by", "") if said == AUTO else said
-
     def _best(self, message: Message, told: Mapping[str, Any], round_: int) -> int:
         """The best round so far: the server's, or the site's own where it selects by itself."""
-        if not self.selects:
-            return message.best_round
-        best, score = self._own_best()
-        value = self.config.learned.score(told, self._own_measure)
-        if value is None or (best and value <= score):
-            return best
-        self.store.put(BEST, 0, {"round": torch.tensor(round_), "score": torch.tensor(value, dtype=torch.float64)})
-        return round_
-
-    def _own_best(self) -> tuple[int, float]:
-        """The round that the site has selected by itself so far, and its measure; round 0 if there is none."""
-        state = usable(self.store, BEST, 0, self.name)
-        return (0, 0.0) if state is None else (int(state["round"]), float(state["score"]))
+        return self._selecting.best(told, round_) if self.selects else message.best_round
 
     def received(self, round_: int, model: nn.Module) -> tuple[int, State] | None:
         """The first that is kept of the shared parts that the site was sent for a round or later ones, with its round.

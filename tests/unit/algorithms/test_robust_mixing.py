@@ -119,9 +119,9 @@ def test_robust_mixing_where_it_means_nothing(fields, words):
 
 
 def test_the_quorum_is_three():
-    assert config(mixing="median", sites=4).quorum == 3
-    assert config(mixing="median", sites=20).quorum == 10
-    assert config(sites=4).quorum == 2
+    assert config(mixing="median", sites=4).turnout.quorum == 3
+    assert config(mixing="median", sites=20).turnout.quorum == 10
+    assert config(sites=4).turnout.quorum == 2
 
 
 def test_every_mixing_has_a_rule_for_newcomers():

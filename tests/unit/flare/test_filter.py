@@ -136,7 +136,7 @@ def test_what_lies_beside_the_answer_does_not_leave_with_it():
     assert set(new["DXO"]) == {"kind", "data", "meta"}
 
 
-@pytest.mark.parametrize("task", ["prepare", "validate", "test"])
+@pytest.mark.parametrize("task", ["prepare", "follow", "validate", "test"])
 def test_tensors_leave_with_the_task_that_has_them_alone(task):
     with pytest.raises(ValueError, match="may not leave"):
         passed(shareable({"samples": {"train": 1, "validation": 0, "test": 0}}), task)

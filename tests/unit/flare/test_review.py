@@ -336,3 +336,19 @@ def test_review_names_gpus_that_are_no_number(tmp_path):
     job = changed(tmp_path, "meta.json", lambda content: content.update(many))
     with pytest.raises(UserError, match="num_of_gpus must be a whole number, not 'many'"):
         review(job)
+
+
+def test_review_says_how_many_of_the_sites_are_drawn(tmp_path):
+    fields = {"algorithm": "fedavg", "sites": 20, "rounds": 8}
+    job = export_job(make_config(**fields, participation=0.25), tmp_path / "job")
+    text = site("review", job).output
+    assert "a round needs updates of 3 of the 5 that are drawn of 20 sites\n" in text
+    assert "leaves 8 times at most (train): the shared part of its model" in text
+    assert "leaves 8 times at most (follow): measures on validation data, numbers alone" in text
+    told = json.loads(site("review", job, "--json").output)
+    assert (told["participation"], told["quorum"]) == (0.25, 3)
+    every = export_job(make_config(**fields), tmp_path / "every")
+    text = site("review", every).output
+    assert "a round needs updates of 10 of 20 sites\n" in text
+    assert "leaves 8 times (train)" in text
+    assert "follow" not in text

@@ -196,22 +196,24 @@ def test_a_question_is_all_that_it_asks_and_brings():
 
 _ANY = st.builds(
     asked,
-    st.sampled_from(["prepare", "train", "validate", "test"]),
+    st.sampled_from(["prepare", "train", "follow", "validate", "test"]),
     st.integers(0, ROUNDS + 1),
     st.sampled_from([0.0, 1.0, 2.0]),
 )
 
 
+@pytest.mark.parametrize("participation", [1.0, 0.67])
 @given(st.lists(_ANY, max_size=60))
-def test_whatever_is_asked_a_run_gives_no_more_than_its_rounds_and_its_repeats(messages):
+def test_whatever_is_asked_a_run_gives_no_more_than_its_rounds_and_its_repeats(participation, messages):
     """Distinct questions that were answered in one run: at most one a place, and the repeats."""
-    record, answered = Record(CONTRACT.hash), {}
+    contract = Contract(config("fedbn", rounds=ROUNDS, participation=participation))
+    record, answered = Record(contract.hash), {}
     for message in messages:
         try:
-            record = admitted(record, CONTRACT, message, 2)
+            record = admitted(record, contract, message, 2)
         except StateError:
             continue
-        where = place(CONTRACT.config, message)
+        where = place(contract.config, message)
         answered.setdefault(record.run, set()).add((where, digest(message)))
         assert record.repeats <= 2
         assert Record.from_json(record.to_json()) == record

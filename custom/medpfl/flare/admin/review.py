@@ -146,6 +146,8 @@ def _leaving(federation: Federation, joining: bool) -> Iterator[Leaving]:
     yield Leaving("numbers of its samples", "prepare", 1, {}, 0, _REVEALS["numbers"])
     numbers = "training loss, and measures on validation data"
     yield Leaving(numbers, "train", config.rounds, {}, 0, _REVEALS["numbers"])
+    if config.turnout.draws:
+        yield Leaving("measures on validation data", "follow", config.rounds, {}, 0, _REVEALS["numbers"])
     yield Leaving("measures on validation data", "validate", 1, {}, 0, _REVEALS["numbers"])
     tested = "measures on test data of two models, and on validation data of what it uses, if its policy has verdict"
     yield Leaving(tested, "test", 1, {}, 0, _REVEALS["numbers"])

@@ -101,7 +101,8 @@ class Review:
 
     @property
     def _through(self) -> str:
-        return ", so that a site's alone may reach the others as it is" if self.contract.config.lets_one_through else ""
+        lets = self.contract.config.turnout.lets_one_through
+        return ", so that a site's alone may reach the others as it is" if lets else ""
 
     def _made(self, policy: SitePolicy) -> Iterator[str]:
         """How many values the job makes of the site's data, in words."""
@@ -179,7 +180,8 @@ class Review:
             },
             "data": {"name": self.contract.data, "arguments": self.contract.data_args},
             "rounds": self.contract.config.rounds,
-            "quorum": self.contract.config.quorum,
+            "participation": self.contract.config.participation,
+            "quorum": self.contract.config.turnout.quorum_of_round,
             "local_epochs": self.contract.config.local_epochs,
             "settings": dict(self.contract.config.all_settings),
             "augment": self.contract.config.augment,
@@ -214,7 +216,9 @@ class Review:
         yield from self._made(policy)
         gpus = f", {count(self.gpus, 'GPU')}" if self.gpus else ""
         yield f"{count(config.rounds, 'round')} of {count(config.local_epochs, 'epoch')}{gpus}"
-        yield f"a round needs {config.quorum} of {config.sites} sites' updates{self._through}"
+        turnout = config.turnout
+        drawn = f"the {turnout.trained} that are drawn of " if turnout.draws else ""
+        yield f"a round needs updates of {turnout.quorum_of_round} of {drawn}{config.sites} sites{self._through}"
         yield f"settings: {json.dumps(config.all_settings)}"
         yield f"training images are changed by: {config.augment}"
         if config.has_rival and not self.contract.joining:
@@ -226,7 +230,7 @@ class Review:
             yield f"code of others that it names: {', '.join(f'{what} {spec}' for what, spec in self.named)}"
         for kind in self.leaving:
             what = f"{len(kind.tensors)} tensors, {size(kind.bytes)}" if kind.tensors else "numbers alone"
-            times = "once" if kind.times == 1 else f"{kind.times} times"
+            times = "once" if kind.times == 1 else f"{kind.times} times{' at most' if turnout.draws else ''}"
             yield f"leaves {times} ({kind.task}): {kind.what}, {what}"
         yield "what may be learned"
         yield from (f"  {reveals}" for reveals in dict.fromkeys(kind.reveals for kind in self.leaving))

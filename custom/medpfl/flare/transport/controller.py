@@ -36,6 +36,7 @@ from medpfl.flare.transport.state import is_stored, note_end, require_owner, sta
 from medpfl.flare.transport.tracking import keep_in, new_values, publish, stay_offline
 from medpfl.flare.transport.trust import check_job, require_as_written, submitter
 from medpfl.server.checkpoint import CHECKPOINT, last_state, save_checkpoint
+from medpfl.server.participation import counting
 from medpfl.server.rounds import Plan, advance, messages
 from medpfl.server.state import require_same_pretrained
 from medpfl.server.updates import in_words
@@ -195,12 +196,14 @@ class PersonalizedController(BaseFedAvg):
                 callback=self._receive,
             )
         started = time.monotonic()
+        task, quorum = counting(config, [message.task for message in outgoing.values()])
         patience = names_at = None
         while self.get_num_standing_tasks() and not self._aborted():
             spent = time.monotonic() - started
             with self._lock:
-                usable = sum(isinstance(r, Update) for r in self._replies.values())
-            if patience is None and usable >= config.quorum:
+                there = [s for s, r in self._replies.items() if isinstance(r, Update)]
+            usable = sum(s in outgoing and task in (None, outgoing[s].task) for s in there)
+            if patience is None and usable >= quorum:
                 patience = spent + (config.grace if config.grace is not None else max(_LEAST_GRACE, 10 * spent))
                 names_at = spent + _NAMED_AFTER
             if names_at is not None and names_at <= spent < patience:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from medpfl.flare.transport.place import Place
     from medpfl.site.guard import Guarded
 
-TASKS = ("prepare", "train", "validate", "test")
+TASKS = ("prepare", "train", "follow", "validate", "test")
 
 
 class PersonalizedExecutor(Executor):
