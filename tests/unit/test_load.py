@@ -73,8 +73,8 @@ def test_data_are_where_they_are_by_now(made, tmp_path):
     [
         ({"foo": 1}, "foo: Extra inputs are not permitted, not 1"),
         ({"rounds": 0}, "rounds: Input should be greater than or equal to 1, not 0"),
-        ({"settings": [1]}, "'list' object has no attribute 'get'"),
-        ({"mixing": [1]}, "unhashable type: 'list'"),
+        ({"settings": [1]}, "settings: Input should be a valid dictionary"),
+        ({"mixing": [1]}, "mixing: Input should be a valid string"),
     ],
 )
 def test_a_configuration_that_is_none_is_said_with_its_folder(made, tmp_path, changed, words):

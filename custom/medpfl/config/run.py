@@ -61,9 +61,12 @@ class RunConfig(RunFields):
     @classmethod
     def _papers_names(cls, fields: Any) -> Any:
         # Two papers may call a setting lambda: a setting of that name comes first, then the only one of that symbol.
-        if not isinstance(fields, dict) or not (given := fields.get("settings")) or "algorithm" not in fields:
+        if not isinstance(fields, dict) or "algorithm" not in fields:
             return fields
-        known = accepted(algorithm(fields["algorithm"]), fields.get("personal"), fields.get("mixing"), given)
+        given, chosen = fields.get("settings"), [fields.get(name) for name in ("personal", "mixing")]
+        if not isinstance(given, Mapping) or not given or not all(isinstance(c, str | None) for c in chosen):
+            return fields  # what is of a wrong type is refused as any field is
+        known = accepted(algorithm(fields["algorithm"]), *chosen, given)
         return fields | {"settings": {known.meant(name, given): value for name, value in given.items()}}
 
     @model_validator(mode="after")
@@ -356,7 +359,9 @@ def make_config(**fields: Any) -> RunConfig:
     Raises:
         UserError: a field is unknown or wrong, in one line.
     """
-    method = algorithm(fields.get("algorithm", ""))
+    if not isinstance(name := fields.get("algorithm", ""), str):
+        raise UserError(f"algorithm: give a method's name, not {type(name).__name__}")
+    method = algorithm(name)
     if strange := next((name for name in method.schedule if name not in RunConfig.model_fields), ""):
         there = did_you_mean(strange, RunConfig.model_fields)
         raise UserError(f"{method.name}: its schedule sets {strange!r}, which is no field of a run{there}")

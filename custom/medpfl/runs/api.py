@@ -188,7 +188,7 @@ def load(
         )
     try:
         config = make_config(**results["config"] | {"algorithm": results["algorithm"]})
-    except (UserError, TypeError, AttributeError) as error:  # a file from elsewhere may have anything anywhere
+    except UserError as error:
         raise UserError(f"{folder}: no run of this version of the package: {error}") from None
     given = {"data": data, "model": model}
     given = {name: by_module(_text(thing, name), name) for name, thing in given.items() if thing is not None}
