@@ -145,7 +145,7 @@ class RunFields(BaseModel):
     )
     rounds: int = option(20, "Rounds of training and mixing.", words="20, or the method's", ge=1, le=10**6)
     participation: float = option(
-        1.0, "Share of the sites, drawn anew each round, that train in it.", words="1", gt=0, le=1
+        1.0, "Share of the sites, drawn anew each round, that train in it.", METHOD, words="1", gt=0, le=1
     )
     local_epochs: int = option(
         1, "Epochs a site trains in a round.", TRAINING, words="1, or the method's", ge=1, le=10**4

@@ -1,9 +1,10 @@
-"""What is not said while a block runs: warnings, in however many threads, or what was said before."""
+"""What is not said while a block runs: warnings, in however many threads, what was said before, or where it was."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,3 +64,30 @@ def said_once(of: str) -> Iterator[None]:
         yield
     finally:
         handler.removeFilter(new)
+
+
+@contextmanager
+def traced_once(by: str) -> Iterator[None]:
+    """Where an error came from is logged once in a block, however many sites meet it there; its line each time.
+
+    Args:
+        by: the logger's name.
+    """
+    seen: set[tuple[type, tuple[tuple[str, int], ...]]] = set()
+
+    def shorter(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            frames = traceback.walk_tb(error.__traceback__)
+            where = type(error), tuple((frame.f_code.co_filename, line) for frame, line in frames)
+            if where in seen:
+                record.exc_info = None
+            seen.add(where)
+        return True
+
+    logger = logging.getLogger(by)
+    logger.addFilter(shorter)
+    try:
+        yield
+    finally:
+        logger.removeFilter(shorter)

@@ -87,9 +87,9 @@ def split_patients(
     Names that differ in case, spaces or how accents are written alone are one patient's, by the first of them.
 
     A patient's class is that of most of the samples, the higher one of as many. Within a class the parts' sizes are the
-    fractions by largest remainder; what rounding gave or took is carried to the next class, so that the whole fits
-    too. A class with two patients or more has at least one in training and one in test, where their fractions are
-    not 0; the only patient of a class is for training. Splits that the table gives are kept as they are.
+    fractions by largest remainder; what rounding gave or took, one patient at most, is carried to the next class, so
+    that the whole fits too. A class with two patients or more has at least one in training and one in test, where their
+    fractions are not 0; the only patient of a class is for training. Splits that the table gives are kept as they are.
 
     Args:
         samples: of one centre.
@@ -221,6 +221,7 @@ def _drawn(classes: dict[int, list[str]], fractions: Sequence[float]) -> dict[Pa
         wanted = shares * len(patients) + carried
         sizes = _sizes(wanted, len(patients), shares)
         carried = wanted - sizes
+        carried /= max(1.0, np.abs(carried).max())  # of small classes more may add up than one class should bear
         ends = np.cumsum(sizes)
         for part, stop, size in zip(PARTS, ends, sizes, strict=False):
             parts[part][label] = patients[stop - size : stop]

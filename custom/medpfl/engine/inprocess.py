@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from medpfl.core.errors import first_line
 from medpfl.core.growing import Growing
 from medpfl.core.messages import Failure, Message, Update
+from medpfl.core.quiet import traced_once
 from medpfl.core.seeding import drawn_apart
 from medpfl.core.server_state import ServerState
 from medpfl.core.stopping import OF_SITES, ends_when
@@ -76,7 +77,8 @@ def run_in_process(
 
     # The server's own work has all the threads there are, as on a server.
     own_threads = torch.get_num_threads()
-    with drawn_apart(pick_device(plan.config)), intra_op_threads(own_threads), _workers(workers, stop) as pool:
+    apart = drawn_apart(pick_device(plan.config))
+    with apart, intra_op_threads(own_threads), traced_once(answer.__module__), _workers(workers, stop) as pool:
         rounds = Growing()
         while state.phase != "done":
             asked = time.perf_counter()

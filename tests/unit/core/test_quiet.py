@@ -1,4 +1,4 @@
-"""Warnings are back when the last of the threads that read quietly has ended; what was said once is not said again."""
+"""Warnings are back when the last of the threads that read quietly has ended; what was said is not said again."""
 
 import logging
 import threading
@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from medpfl.core.quiet import quiet, said_once
+from medpfl.core.quiet import quiet, said_once, traced_once
 
 
 def test_blocks_of_two_threads_leave_the_filters_as_they_were():
@@ -55,3 +55,31 @@ def test_what_a_package_logs_is_said_once_in_a_block(capsys, monkeypatch):
         patch.setattr(logging, "lastResort", None)
         with said_once("some.data"):
             pass
+
+
+def test_where_an_error_came_from_is_logged_once_in_a_block(caplog):
+    logger = logging.getLogger("some.site")
+
+    def fails(how):
+        try:
+            if how == "there":
+                raise KeyError("x")
+            raise IndexError(how)
+        except LookupError as error:
+            logger.warning("%s", how, exc_info=error)
+
+    def traced(*hows):
+        caplog.clear()
+        for how in hows:
+            fails(how)
+        return [(record.getMessage(), record.exc_info is not None) for record in caplog.records]
+
+    with traced_once("some.site"):
+        # What is said of an error is not where it was; another one's place is.
+        assert traced("a", "b", "there", "a") == [("a", True), ("b", False), ("there", True), ("a", False)]
+        logger.warning("no error", exc_info=True)
+        logger.warning("no error")
+    assert traced("a", "a") == [("a", True), ("a", True)]
+    with traced_once("some.site"):
+        assert traced("a") == [("a", True)]
+    assert logger.filters == []

@@ -48,6 +48,17 @@ def test_every_patient_is_in_one_part_and_classes_are_alike(cohort, fractions, s
             assert all(abs(size - f * n) < 2 for size, f in zip(sizes, fractions, strict=True))
 
 
+def test_a_large_class_does_not_bear_what_several_small_ones_lack():
+    """They leave 0.86 too many in training, 0.14 in test and 1 too few in validation: 1.18, 2.98 and 1.84 of six."""
+    scans = _scans([0, 0, 1, 1, 2, 3, 3, 3, 3, 3, 3])
+    parts = split_patients(scans, (0.34, 0.33, 0.33), 1.0, 0, "c")
+    assert {part: sorted(s.label for s in of) for part, of in parts.items()} == {
+        "train": [0, 1, 2, 3],
+        "validation": [3, 3, 3],
+        "test": [0, 1, 3, 3],
+    }
+
+
 def _of(number, label, scans):
     return [Scan("c", f"p{number:03d}", label, None, "dicom", (), f"{number}-{k}") for k in range(scans)]
 

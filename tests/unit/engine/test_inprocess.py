@@ -311,3 +311,18 @@ def test_a_poisoned_site_ruins_fedavg_only_where_its_updates_are_accepted():
     ruined, state = losses(swap(Poisons), large_updates="accept")
     # Sites diverge, one by one, or train from a model far away.
     assert len(ruined) < 3 or max(ruined) > 10 * max(usual)
+
+
+def test_a_mistake_that_all_sites_meet_is_traced_once(caplog):
+    def fail(sites):
+        for site in sites.values():
+            site.data.training_batches = lambda *_: [][0]
+
+    with pytest.raises(QuorumNotMet, match="IndexError in task 'train'"):
+        run(config("fedavg"), fail)
+    told = [record for record in caplog.records if record.exc_info or "list index" in record.getMessage()]
+    assert [(record.getMessage().partition(",")[0], bool(record.exc_info)) for record in told] == [
+        ("site-1", True),
+        ("site-2", False),
+        ("site-3", False),
+    ]

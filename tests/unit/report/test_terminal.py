@@ -328,7 +328,7 @@ def test_lines_of_progress_name_who_is_waited_for_once_a_round():
 
 
 def test_lines_of_progress_count_sites_where_a_step_takes_long_and_say_what_the_rounds_do_not_take(monkeypatch):
-    seconds = iter([0, 1, 5, 10, 16, 30, 31, 45, 46])  # the rounds begin at 5
+    seconds = iter([0, 1, 5, 10, 16, 30, 31, 45, 46])  # the rounds begin at 1
     monkeypatch.setattr("medpfl.report.progress.time.monotonic", lambda: next(seconds))
     steps = [("train", 0, 0), ("train", 0, 1), ("train", 1, 0), ("train", 1, 1), ("train", 1, 2), ("test", 2, 0)]
     stream = io.StringIO()
@@ -336,7 +336,7 @@ def test_lines_of_progress_count_sites_where_a_step_takes_long_and_say_what_the_
         for phase, round_, answered in [*steps, ("test", 2, 1), ("test", 2, 2)]:
             watch(Progress(phase, round_, answered, 3))
     assert stream.getvalue().splitlines() == [
-        "run: round 1/2, 5 s, about 5 s to the last, then training further and testing",
+        "run: round 1/2, 9 s, about 9 s to the last, then training further and testing",
         "run: round 2/2, 2/3 sites",
         "run: training further and testing",
         "run: training further and testing, 1/3 sites",
