@@ -110,7 +110,7 @@ class RunFields(BaseModel):
     )
     partition: str = option(
         "equal-dirichlet:0.1",
-        "How images are divided: dirichlet:A, equal-dirichlet:A, iid, natural, fedimpres-A, file:PATH.",
+        "How images are divided: dirichlet:A, equal-dirichlet:A, shards:K, iid, natural, fedimpres-A, file:PATH.",
         DATA,
         words="equal-dirichlet:0.1 (folders: their centres)",
     )

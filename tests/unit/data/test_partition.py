@@ -17,7 +17,7 @@ from medpfl.data.partition.published_counts import COUNTS
 from medpfl.data.partition.spec import PartitionSpec, parse_spec
 from medpfl.data.split import official_parts, rows_to_pretrain_on, split_sites
 
-DRAWN = ["dirichlet:0.1", "equal-dirichlet:0.1", "iid"]
+DRAWN = ["dirichlet:0.1", "equal-dirichlet:0.1", "shards:2", "iid"]
 ALPHAS = st.sampled_from([1e-320, 1e-300, 1e-9, 1e-3, 0.05, 0.5, 1.0, 7.0, 1e6, 1e300])
 
 
@@ -96,7 +96,7 @@ def test_equal_dirichlet_counts_have_the_right_moments():
     assert covariance[~np.eye(classes, dtype=bool)].mean() == pytest.approx(-factor * p**2, rel=0.06)
 
 
-@pytest.mark.parametrize("spec", ["dirichlet:0.1", "equal-dirichlet:0.001", "equal-dirichlet:100", "iid"])
+@pytest.mark.parametrize("spec", ["dirichlet:0.1", "equal-dirichlet:0.001", "equal-dirichlet:100", "shards:2", "iid"])
 def test_fast(spec):
     labels = np.random.default_rng(0).integers(0, 11, 60_000)
     started = time.perf_counter()
@@ -109,12 +109,13 @@ def test_fast(spec):
              "dirichlet:a", "Iid", "iid:3", "file:", "fedimpres-0.1", "fedimpres-"],
 )  # fmt: skip
 def test_malformed_spec(text):
-    with pytest.raises(UserError, match=r"positive number|use dirichlet:A, equal-dirichlet:A, iid"):
+    with pytest.raises(UserError, match=r"positive number|use dirichlet:A, equal-dirichlet:A, shards:K, iid"):
         parse_spec(text)
 
 
 def test_spec_is_canonical():
     assert str(parse_spec("dirichlet:.10")) == "dirichlet:0.1"
+    assert str(parse_spec("shards:02")) == "shards:2"
     for text in ("equal-dirichlet:0.05", "iid", "natural", "fedimpres-0.005", "file:a.json"):
         assert str(parse_spec(text)) == text
 
@@ -130,6 +131,8 @@ def test_impossible_requests(dataset):
         make_partition(dataset, "dirichlet:0.001", 20)
     with pytest.raises(UserError, match=r"site-1 .*no training image: use fewer sites"):
         make_partition(dataset, "iid", 1000)
+    with pytest.raises(UserError, match="partition shards:51 of 20 sites are 1020 shards of 1000 images"):
+        make_partition(dataset, "shards:51", 20)
     with pytest.raises(UserError, match="needs a number of sites"):
         make_partition(dataset, "iid")
     for sites in (3, None):

@@ -17,7 +17,7 @@ from medpfl.data.patients import Sample, by_person, class_of
 log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Sample)
 
-DRAWN = ("dirichlet", "equal-dirichlet", "iid")
+DRAWN = ("dirichlet", "equal-dirichlet", "shards", "iid")
 """Kinds of partitions that can be drawn of patients."""
 
 
@@ -29,7 +29,7 @@ def require_drawn(partition: str, title: str) -> None:
         title: what is divided, for the message.
     """
     if parse_spec(partition).kind not in (*DRAWN, "natural"):
-        forms = "dirichlet:A, equal-dirichlet:A or iid"
+        forms = "dirichlet:A, equal-dirichlet:A, shards:K or iid"
         raise UserError(
             f"--partition {partition}: {title} are their own centres': leave it out; {forms} divides those of "
             "one centre over simulated sites"

@@ -26,7 +26,7 @@ def draw(
     """Draws a partition of all images.
 
     Args:
-        spec: ``dirichlet``, ``equal-dirichlet``, ``iid`` or ``natural``.
+        spec: ``dirichlet``, ``equal-dirichlet``, ``shards``, ``iid`` or ``natural``.
         labels: (n,) int64.
         sites: number of sites.
         seed: the run's seed; the draw's own derives from it, the spec and the number of sites.
@@ -35,7 +35,7 @@ def draw(
             so many images; where no draw gives them, the first stands.
 
     Raises:
-        UserError: fewer than one site, more sites than images, or no site ids where they are needed.
+        UserError: fewer than one site, more sites or shards than images, or no site ids where they are needed.
     """
     if sites < 1:
         raise UserError(f"--sites {sites}: at least one site is needed")
@@ -50,6 +50,8 @@ def draw(
         return _dirichlet(rng, spec.alpha, labels, sites, least)
     if spec.kind == "equal-dirichlet":
         return _equal_dirichlet(rng, spec.alpha, labels, sites)
+    if spec.kind == "shards":
+        return _shards(rng, spec.shards, labels, sites)
     raise ValueError(f"{spec} is not drawn from labels alone")
 
 
@@ -156,6 +158,16 @@ def _equal_dirichlet(rng: np.random.Generator, alpha: float, labels: np.ndarray,
         taken += take
         left -= take
     return parts
+
+
+def _shards(rng: np.random.Generator, each: int, labels: np.ndarray, sites: int) -> list[np.ndarray]:
+    """McMahan et al. 2017: the images sorted by class are cut into shards of one size, of which each site gets some."""
+    if sites * each > len(labels):
+        raise UserError(f"partition shards:{each} of {sites} sites are {sites * each} shards of {len(labels)} images")
+    order = rng.permutation(len(labels))
+    shards = np.array_split(order[np.argsort(labels[order], kind="stable")], sites * each)
+    whose = rng.permutation(sites * each).reshape(sites, each)
+    return [np.concatenate([shards[i] for i in own]) for own in whose.tolist()]
 
 
 def _log_gamma_draws(rng: np.random.Generator, alpha: float, size: int | tuple[int, ...]) -> tuple[np.ndarray, float]:

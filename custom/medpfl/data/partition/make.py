@@ -113,7 +113,7 @@ def _printed(
     if dataset.patients is not None:
         raise UserError(
             f"partition {spec}: has numbers of images, and {dataset.source} says whose they are: use dirichlet:A, "
-            "equal-dirichlet:A or iid, which keep a patient's together"
+            "equal-dirichlet:A, shards:K or iid, which keep a patient's together"
         )
     official = [np.flatnonzero(dataset.split == code) for code in range(3)]
     drawn = draw_printed(spec.table, dataset.labels[official[0]], dataset.classes, seed)
