@@ -141,6 +141,53 @@ def data_inventory(
         say(printable(said))
 
 
+@data_app.command("masks")
+def data_masks(
+    path: Annotated[Path, typer.Argument(help="One hospital's folder of CT or MR series as DICOM.")],
+    structure: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="CLASS=NAME,NAME: what a class's structures are called, with * and ?; repeatable, 1 the first."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=written("--out"), help="A new or empty folder for the volumes and masks."),
+    ] = None,
+) -> None:
+    """Make volumes with masks (NIfTI) of series and the RT structure sets or segmentations (DICOM) drawn on them.
+
+    Without --structure it lists what is drawn, and on how many series.
+    """
+    from medpfl.data.structures.convert import Class, convert, find
+
+    classes = [Class.parse(text) for text in structure or ()]
+    if bool(classes) != bool(out):
+        raise UserError(
+            f"{'--out' if out else '--structure'}: the two go together; without both it lists what is drawn"
+        )
+    with _bar("Reading headers") as told:
+        cohort = find(path, told)
+    for line in cohort.wrong:
+        say(printable(f"not used: {line}"))
+    if out is None:
+        table = listing("structure", "series")
+        for name, number in sorted(cohort.names().items(), key=lambda pair: (-pair[1], pair[0])):
+            table.add_row(Text(printable(name)), str(number))
+        console.print(table)
+        return
+    with _bar("Writing") as told:
+        made = convert(cohort, out, classes, told)
+    for line in (*(f"left out: {line}" for line in made.left_out), *made.odd):
+        say(printable(line))
+    names = ",".join(["background", *(one.name for one in classes)])
+    say(
+        printable(
+            f"{out}: {made.volumes:,} of {len(cohort.drawn):,}; medpfl data check {out} --data-arg classes={names}"
+        )
+    )
+
+
 @contextmanager
 def _bar(words: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on the terminal while something is read."""

@@ -80,7 +80,11 @@ def read_folder(root: Path, reading: Reading) -> Layout:
     for lacking, what in ((made.without_mask, "image has no mask"), (made.without_image, "mask has no image")):
         if lacking:
             dicom = any(file.suffix.lower() == ".dcm" for file in every)
-            hint = "; DICOM series are not read with masks: convert them to NIfTI" if dicom else ""
+            hint = (
+                "; of DICOM series and what is drawn on them `medpfl data masks` makes volumes with masks"
+                if dicom
+                else ""
+            )
             hint += f"; {unread}" if unread else ""
             more = f" (and {len(lacking) - 1:,} more)" if len(lacking) > 1 else ""
             raise UserError(

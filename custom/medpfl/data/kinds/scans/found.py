@@ -107,9 +107,11 @@ class Inventory:
         found: by place and name.
         others: number of files that are recognisably something else.
         copies: places with the same content, where that was looked for.
+        drawn: number of DICOM objects with structures.
     """
 
     root: Path
     found: list[Found] = field(default_factory=list)
     others: int = 0
     copies: tuple[tuple[str, ...], ...] = ()
+    drawn: int = 0

@@ -20,6 +20,8 @@ from medpfl.data.kinds.scans.no_slice import NoSlice
 from medpfl.data.kinds.scans.series import Progress, Series, read_files
 from medpfl.data.people import numbered
 
+_DRAWN = "RT Structure Set Storage, no image"
+"""The reason why an RT structure set is no slice."""
 _NAMED = 5
 """Patients of whom nothing can be used that are named; the rest is counted."""
 
@@ -52,7 +54,8 @@ def take_inventory(root: Path, progress: Progress | None = None) -> Inventory:
     without = _imageless(folder.rest, {one.patient for one in found}, root)
     without += [_file(index, root, words) for index, words in incomplete(folder.rest, files)]
     found = _with_masks(sorted([*found, *without], key=lambda one: (one.place, one.name)))
-    return Inventory(root, found, sum(f.what == "other" for f in folder.rest) - len(without))
+    drawn = sum(s.modality == "SEG" for s in folder.series.values()) + sum(f.reason == _DRAWN for f in folder.rest)
+    return Inventory(root, found, sum(f.what == "other" for f in folder.rest) - len(without), drawn=drawn)
 
 
 def in_words(inventory: Inventory) -> list[str]:
@@ -79,6 +82,11 @@ def in_words(inventory: Inventory) -> list[str]:
         lines.append(
             f"{count(masked, 'image')} with a mask beside, by their names: read for segmentation, unless a table of "
             "labels lies in the folder"
+        )
+    if inventory.drawn:
+        lines.append(
+            f"{count(inventory.drawn, 'DICOM object')} with structures (RT structure set, segmentation): `medpfl data "
+            "masks` makes masks of them"
         )
     lines += _without(found) + _numbered(found)
     if inventory.copies:
