@@ -88,8 +88,8 @@ def _lines(console: Console, title: str, rounds: int, phases: Mapping[str, str],
     def watch(now: Moment) -> None:
         nonlocal started, last
         moment = time.monotonic()
-        if not (now.round or now.answered):
-            started = moment  # what rounds take is counted from where the first begins
+        if not (now.round or any(phase == "train" for phase, *_ in said)):
+            started = moment  # what rounds take is counted from where the first is seen to begin
         begins = (now.phase, now.round, now.note) not in said
         if not begins and not (now.answered and moment - last >= _SECONDS):
             return
