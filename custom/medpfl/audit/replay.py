@@ -60,6 +60,9 @@ def replay(line: Line, known: Known, times: int = 10) -> list[Replayed]:
         0,
         *(Message("validate", rounds + 1, o, {"best_round": 0}) for o in others),
     )
+    if known.config.turnout.draws:
+        follow = [Message("follow", last, o, {"best_round": 0}) for o in others]
+        play("the measures of other weights, in a round that was trained", repeats, *follow)
     if known.f is not None:
         strange = [_moved(known, known.f, number) for number in range(times)]
         play("statistics under another f", 1 + repeats, *(hello(known, f) for f in strange))

@@ -74,13 +74,17 @@ def test_constant_classes_give_shares_and_no_counts(hospital):
     assert all(error is None or error > 1 / 63 / 2 for error in errors.values())
 
 
-@pytest.mark.parametrize("rounds", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
-def test_replays_are_answered_as_often_as_the_policy_says(rounds):
-    victim = Hospital.of(**FULLY_CONNECTED | {"rounds": rounds})
+@pytest.mark.parametrize(
+    ("rounds", "participation"), [(1, 1.0), (2, 0.5), pytest.param(5, 1.0, marks=pytest.mark.slow)]
+)
+def test_replays_are_answered_as_often_as_the_policy_says(rounds, participation):
+    victim = Hospital.of(**FULLY_CONNECTED | {"rounds": rounds, "participation": participation})
     kinds = {kind.what: kind for kind in replay(victim.line(), victim.known, times=10)}
     for kind in kinds.values():
         assert kind.answered <= kind.allowed <= 1 + HOSPITAL.repeats, kind.what
     assert kinds["the measures of other weights"].answered == 1 + HOSPITAL.repeats  # it is really tried
+    followed = kinds.get("the measures of other weights, in a round that was trained")
+    assert (followed and followed.answered) == (HOSPITAL.repeats if participation < 1 else None)
 
 
 def permissive(algorithm: str = "fedavg", **fields) -> Attacked:
