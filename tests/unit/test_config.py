@@ -82,6 +82,10 @@ def test_choices_compose():
             "participation 0.09 of 20 sites is 1 in a round, and mixing 'samples' needs 2: give 0.1 or more",
         ),
         (
+            {"algorithm": "fedavg", "sites": 1000, "participation": 0.001},
+            "participation 0.001 of 1000 sites is 1 in a round, and mixing 'samples' needs 2: give 0.002 or more",
+        ),
+        (
             {"algorithm": "fedavg", "sites": 7, "participation": 0.4, "mixing": "median"},
             "participation 0.4 of 7 sites is 2 in a round, and mixing 'median' needs 3: give 0.43 or more",
         ),

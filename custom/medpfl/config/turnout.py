@@ -58,7 +58,8 @@ class Turnout:
             return f"the quorum of {self.min_sites} sites can never be met by {self.sites} sites"
         of_them = f"participation {self.participation:g} of {self.sites} sites is {self.trained} in a round"
         if self.trained < self._least:
-            enough = ceil(100 * self._least / self.sites) / 100
+            scale = 10 ** max(2, len(str(self.sites)))
+            enough = ceil(scale * self._least / self.sites) / scale
             return f"{of_them}, and mixing {mixing!r} needs {self._least}: give {enough:g} or more"
         if self.min_sites > self.trained:
             return f"{of_them}: they can never meet the quorum of {self.min_sites} sites"

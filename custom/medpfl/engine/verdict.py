@@ -63,19 +63,21 @@ def missed_rounds(state: ServerState) -> list[str]:
 
 
 def drawn_rounds(config: RunConfig, state: ServerState) -> list[str]:
-    """In how many rounds sites trained, where a share of them is drawn for each."""
+    """In how many rounds sites trained, where a share of them is drawn for each; one that is drawn may have failed."""
     if not (config.turnout.draws and state.history):
         return []
     trained = Counter(site for record in state.history for site in record["participants"])
     numbers = [trained[site] for site in state.samples]
     least, most = min(numbers), max(numbers)
-    each = f"each site in {least}" if least == most else f"sites in {least} to {most}"
+    each = f"each site did in {least}" if least == most else f"sites did in {least} to {most}"
     never = [site for site in state.samples if not trained[site]]
     said = [
-        f"In a round {config.turnout.trained} of {config.sites} sites were drawn to train, {each} of "
+        f"In a round {config.turnout.trained} of {config.sites} sites were drawn to train, and {each} of "
         f"{count(len(state.history), 'round')}; the others followed{_ALONE if config.has_rival else ''}."
     ]
-    return said + ([f"Never drawn to train: {', '.join(never)}."] if never else [])
+    return said + (
+        [f"Trained in no round, not drawn or without an answer that was used: {', '.join(never)}."] if never else []
+    )
 
 
 def _told(state: ServerState) -> dict[str, Any]:

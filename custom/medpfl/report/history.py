@@ -14,7 +14,8 @@ _BEFORE, _AFTER = ("round", "site", "train_loss"), ("sent_bytes", "received_byte
 def history_csv(results: Results) -> str:
     """One row for every round and site; what was not measured is empty.
 
-    A site that was away and is back in the next round has a row with its validation of what it then received alone.
+    A site that followed, or was away and is back in the next round, has a row with its validation of what it received
+    alone.
 
     Columns are ``validation_MEASURE`` for each of the task's measures; of classification's for the accuracy and the
     AUC, as in the first version.

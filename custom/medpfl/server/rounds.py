@@ -17,7 +17,7 @@ from medpfl.algorithms.mechanism import Mechanism, Step, Turn
 from medpfl.core.channels import carried, require_tensors
 from medpfl.core.errors import RunEnded, UserError
 from medpfl.core.measure import LOSS
-from medpfl.core.messages import Failure, Message, NotAsked, Task, Update, named
+from medpfl.core.messages import Failure, Message, NotAsked, Update, named
 from medpfl.core.parameters import State, StateError
 from medpfl.core.plain import require_json
 from medpfl.core.server_state import Phase, ServerState
@@ -113,7 +113,7 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
         if (earlier := u.metrics.get("restored_round")) is not None
     ]
     counted = newcomers if state.phase == "prepare" else working
-    _require_quorum(plan, state.phase, counted, failures, [m.task for m in expected.values()])
+    _require_quorum(plan, state.phase, counted, failures, expected)
     sizes = {u.site: _sizes(expected[u.site], u) for u in usable}
     unable = [r.site for r in replies if isinstance(r, Failure) and not isinstance(r, NotAsked)]
     travelled = [*sizes.values(), *_sizes_of_unused(expected, refused, unable, usable)]
@@ -188,21 +188,21 @@ def _asked(plan: Plan, task: str, state: ServerState, site: str) -> dict[str, li
 
 
 def _require_quorum(
-    plan: Plan, phase: Phase, usable: Sequence[Update], failures: Sequence[Failure], asked: Sequence[Task]
+    plan: Plan, phase: Phase, usable: Sequence[Update], failures: Sequence[Failure], expected: Mapping[str, Message]
 ) -> None:
+    asked = [m.task for m in expected.values()]
     task, quorum = counting(plan.config, asked)
     if len(usable) < quorum:
-        of = (
-            f"{asked.count(task)} of {plan.config.sites} sites that train" if plan.config.turnout.draws and task else ""
-        )
-        place = plan.config.places
+        drawn_of = f"the {asked.count(task)} drawn of " if plan.config.turnout.draws and task else ""
+        place, follow = plan.config.places, {s for s, m in expected.items() if m.task == "follow"}
         told: dict[str, list[str]] = {}
         for failure in sorted(failures, key=lambda f: place.get(f.site, len(place))):
-            told.setdefault(failure.reason, []).append(failure.site)
+            if failure.site not in follow:  # it is none of those who are too few
+                told.setdefault(failure.reason, []).append(failure.site)
         reasons = "; ".join(f"{_some(sites)}: {reason}" for reason, sites in islice(told.items(), 3))
         raise (QuorumNotMet if phase == "prepare" else QuorumLost)(
             f"{len(usable)} usable answers in phase {phase!r}, the quorum is {quorum} of "
-            f"{of or f'{plan.config.sites} sites'} ({reasons}{'; ...' if len(told) > 3 else ''})"
+            f"{drawn_of}{plan.config.sites} sites ({reasons}{'; ...' if len(told) > 3 else ''})"
         )
 
 

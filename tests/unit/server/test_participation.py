@@ -11,8 +11,9 @@ from plans import hello, joined, make_plan, next_values, trained, validated
 from tiny import config, run, same
 
 from medpfl.config.turnout import Turnout
-from medpfl.core.messages import Update
+from medpfl.core.messages import Failure, Update
 from medpfl.core.server_state import ServerState
+from medpfl.core.statefile import serialised_bytes
 from medpfl.engine.verdict import drawn_rounds, missed_rounds
 from medpfl.server.participation import counting, drawn
 from medpfl.server.rounds import QuorumLost, QuorumNotMet, advance, messages
@@ -61,6 +62,14 @@ def test_each_round_draws_as_many_of_those_who_are_there(sites, seed, data):
         assert found == drawn(run_, round_, there)
 
 
+def test_who_has_not_come_yet_is_not_drawn():
+    """Two of the three who are there train in each round; the others are greeted again."""
+    for seed in range(8):
+        run_ = plan(seed=seed)
+        tasks = Counter(message.task for message in messages(run_, met(run_, samples=(10,) * 3)).values())
+        assert tasks == {"train": 2, "follow": 1, "prepare": 2}
+
+
 def test_every_pair_is_as_likely():
     """10 pairs of five in 2,000 rounds: 200 each on average, with a standard deviation of 13."""
     found = Counter(tuple(sorted(drawn(share(), round_, FIVE))) for round_ in range(1, 2001))
@@ -77,6 +86,8 @@ def test_seeds_and_rounds_draw_others():
 def test_a_share_of_a_third_is_as_many_as_it_says():
     assert [Turnout(10, p, 0, 1).trained for p in (0.1, 0.3, 0.7, 0.75, 0.99, 1.0)] == [1, 3, 7, 7, 9, 10]
     assert Turnout(3, 1 / 3, 0, 1).trained == 1
+    assert Turnout(100, 0.29, 0, 1).trained == 29  # 0.29 * 100 is 28.999999999999996
+    assert Turnout(1, 0.5, 0, 2).trained == 1
 
 
 def test_the_quorum_of_a_round_is_of_those_who_train():
@@ -112,6 +123,19 @@ def test_the_mix_is_of_those_who_trained_and_reaches_all():
     assert next_values(plan(), state) == pytest.approx([mean] * 5)
     assert state.history[0]["following"] == [site for site in FIVE if site not in names]
     assert set(state.history[0]["sites"]) == set(names)
+    each = serialised_bytes(plan().initial_shared)
+    assert state.traffic == {"sent_bytes": 2 * each, "received_bytes": 5 * each}
+
+
+def test_who_follows_with_an_earlier_own_part_is_named():
+    state = answers(plan(), met(plan()), (1,) * 5)
+    sent = messages(plan(), state)
+    site = next(s for s, m in sent.items() if m.task == "follow")
+    told = [trained(plan(), s, 2, 1, 0.5) for s, m in sent.items() if m.task == "train"]
+    judged = validated(site, 2, 0.5)
+    state = advance(plan(), state, [*told, replace(judged, metrics=judged.metrics | {"restored_round": 0})], 0)
+    named = {f.site: f.reason for f in state.failures}
+    assert named[site] == "its personal state was damaged or gone; it went on from that of round 0"
 
 
 def test_a_round_is_selected_by_all():
@@ -129,10 +153,47 @@ def test_who_follows_is_none_of_a_quorum():
     sent = messages(plan(), state)
     told = [Update(s, 1, {}, {"validation": None}) for s, m in sent.items() if m.task == "follow"]
     one = next(s for s, m in sent.items() if m.task == "train")
-    with pytest.raises(QuorumLost, match="1 usable answers in phase 'train', the quorum is 2 of 2 of 5 sites that tr"):
+    with pytest.raises(QuorumLost, match="1 usable answers in phase 'train', the quorum is 2 of the 2 drawn of 5 site"):
         advance(plan(), state, [*told, trained(plan(), one, 1, 1)], 0)
     with pytest.raises(QuorumNotMet, match="2 usable answers in phase 'prepare', the quorum is 3 of 5 sites"):
         advance(plan(), ServerState(), [hello("site-1"), hello("site-2")], 0)
+
+
+def test_of_too_few_who_train_those_reasons_alone_are_told():
+    """Those who follow come first by name, and three reasons are told at most."""
+    state = met(plan())
+    trains = [site for site, message in messages(plan(), state).items() if message.task == "train"]
+    told = [Failure(site, 1, f"reason of {site}") for site in FIVE if site != trains[0]]
+    with pytest.raises(QuorumLost) as lost:
+        advance(plan(), state, [*told, trained(plan(), trains[0], 1, 1)], 0)
+    assert str(lost.value).endswith(f"2 of the 2 drawn of 5 sites ({trains[1]}: reason of {trains[1]})")
+
+
+def test_a_round_that_failed_is_asked_of_the_same_sites():
+    """So who cannot answer in it ends the run again, where all who are drawn are needed."""
+    state = met(plan())
+    first = messages(plan(), state)
+    with pytest.raises(QuorumLost):
+        advance(plan(), state, [Failure(site, 1, "away") for site in FIVE], 0)
+    assert {s: m.task for s, m in messages(plan(), state).items()} == {s: m.task for s, m in first.items()}
+
+
+def test_a_site_that_fails_in_each_round_is_not_said_to_be_not_drawn():
+    run_ = plan(participation=0.6)
+    state = met(run_)
+    for _ in range(3):
+        drawn_ = drawn(run_.config, state.round + 1, FIVE)
+        replies = [
+            trained(run_, site, state.round + 1, 1, 0.5 if state.round else None)
+            for site in FIVE
+            if site in drawn_ - {"site-3"}
+        ]
+        state = advance(run_, state, replies, 0)
+    assert any("site-3" in drawn(run_.config, round_, FIVE) for round_ in (1, 2, 3))
+    assert (
+        "Trained in no round, not drawn or without an answer that was used: site-3"
+        in drawn_rounds(run_.config, state)[1]
+    )
 
 
 def test_who_follows_sends_no_model():
@@ -174,17 +235,17 @@ def test_the_model_trained_alone_is_trained_in_every_round():
         assert same(*(sites[name].store.get(ALONE, 3) for sites in rivals))
 
 
-def test_a_site_that_was_never_drawn_is_named():
+def test_a_site_that_never_trained_is_named():
     state, _ = run(share(rounds=1, alone="yes"))
     first, never = drawn_rounds(share(rounds=1, alone="yes"), state)
     assert first.startswith(
-        "In a round 2 of 5 sites were drawn to train, sites in 0 to 1 of 1 round; the others followed"
+        "In a round 2 of 5 sites were drawn to train, and sites did in 0 to 1 of 1 round; the others followed"
     )
     assert first.endswith(", and the model that a site trains alone was trained in every one.")
     followed = [site for site in FIVE if site not in state.history[0]["participants"]]
-    assert never == f"Never drawn to train: {', '.join(followed)}."
+    assert never == f"Trained in no round, not drawn or without an answer that was used: {', '.join(followed)}."
     assert drawn_rounds(config(sites=5), state) == []
     as_often = replace(state, history=({"participants": list(FIVE)},) * 3)
     assert drawn_rounds(share(), as_often) == [
-        "In a round 2 of 5 sites were drawn to train, each site in 3 of 3 rounds; the others followed."
+        "In a round 2 of 5 sites were drawn to train, and each site did in 3 of 3 rounds; the others followed."
     ]
