@@ -175,6 +175,30 @@ def test_who_is_waited_for_once_the_quorum_has_answered_is_named(tmp_path, monke
     assert notes[0] == "" and notes[-1] == f"the quorum has answered; up to 2 s more for {late}"
 
 
+@pytest.mark.parametrize(("answered", "enough"), [("ab", True), ("abdef", True), ("adef", False), ("def", False)])
+def test_grace_begins_when_enough_of_those_who_train_have_answered(tmp_path, monkeypatch, sites, answered, enough):
+    """Two of the three who are drawn, not three of the six; who follows is none of them."""
+    controller, config = (
+        Here(tmp_path, sites),
+        CONFIG.model_copy(update={"sites": 6, "participation": 0.5, "grace": 0.0}),
+    )
+    assert (config.turnout.quorum_of_round, config.turnout.quorum) == (2, 3)
+    monkeypatch.setattr(controller_module, "message_to_model", lambda *_: None)
+    controller.engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name=name) for name in "abcdef"])
+    ended, polls = [], iter(range(10))
+
+    def send(targets, **_):
+        if targets[0] in answered:
+            controller._replies[targets[0]] = Update(targets[0], 1, {}, {})
+
+    monkeypatch.setattr(controller, "send_model", send)
+    monkeypatch.setattr(controller, "get_num_standing_tasks", lambda: not ended and next(polls, None) is not None)
+    monkeypatch.setattr(controller, "cancel_all_tasks", lambda: ended.append(True))
+    asked = {site: SimpleNamespace(task="train" if site in "abc" else "follow", round=1) for site in "abcdef"}
+    PersonalizedController._exchange(controller, SimpleNamespace(config=config), asked)
+    assert bool(ended) == enough
+
+
 @pytest.mark.parametrize("killed", [controller_module.save_checkpoint, controller_module.write_results])
 def test_a_server_that_is_killed_in_the_last_step_makes_it_again(tmp_path, monkeypatch, sites, killed):
     """Whatever of the two it was about to write."""

@@ -170,6 +170,14 @@ def test_nulls_everywhere(empty, tmp_path):
     report(tmp_path, empty, empty | {"algorithm": "fedbn"})
 
 
+def test_what_share_of_the_sites_trains_is_told_where_it_is_not_all(make_run, tmp_path):
+    every, some = (make_run("fedavg", {"a": 0.9, "b": 0.8}, participation=share) for share in (1.0, 0.5))
+    for record in some["rounds"]:
+        record["following"] = ["b"]
+    assert "6 rounds of 1 local epoch, seed 0" in report(tmp_path, every)[1].text
+    assert "6 rounds of 1 local epoch, participation 0.5, seed 0" in report(tmp_path, some)[1].text
+
+
 def test_a_running_run(running, tmp_path):
     _, page = report(tmp_path, running)
     assert "still running: 2 of 6 rounds" in page.text
