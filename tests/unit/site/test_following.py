@@ -117,3 +117,15 @@ def test_a_damaged_own_part_is_told():
     told = answer(site, Message("follow", 2, plan.initial_shared, {"best_round": 0, "counted": [1]}), model)
     assert told.metrics["restored_round"] == 0
     assert torch.isfinite(torch.tensor(told.metrics["validation"]["accuracy"]))
+
+
+def test_noise_is_drawn_once_for_a_round_whichever_of_both_is_asked_first(tmp_path):
+    """Epsilon counts each round's noise once: a round that was followed too is not trained in anew."""
+    noise = {"update_clip": 0.05, "update_noise": 5.0}
+    first, second = (guarded(SitePolicy(repeats=3), settings=noise) for _ in range(2))
+    first.train(1)
+    first.ask("follow", 1)
+    second.ask("follow", 1)
+    for site in (first, second):
+        assert "has answered task 'train' of round 1, and repeats 0 times" in site.refused("train", 1)
+        site.train(2)
