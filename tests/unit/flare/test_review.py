@@ -352,3 +352,17 @@ def test_review_says_how_many_of_the_sites_are_drawn(tmp_path):
     assert "a round needs updates of 10 of 20 sites\n" in text
     assert "leaves 8 times (train)" in text
     assert "follow" not in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"sites": 20, "participation": 0.1}, "2 of the 2 that are drawn of 20 sites, and of two each can compute the"),
+        ({"sites": 2}, "2 of 2 sites, and of two each can compute the other's\n"),
+        ({"sites": 2, "algorithm": "local"}, "1 of 2 sites\n"),
+        ({"sites": 3}, "2 of 3 sites\n"),
+    ],
+)
+def test_review_says_that_of_two_each_can_compute_the_others(tmp_path, fields, words):
+    job = export_job(make_config(**{"algorithm": "fedavg", "rounds": 2} | fields), tmp_path / "job")
+    assert f"a round needs updates of {words}" in site("review", job).output

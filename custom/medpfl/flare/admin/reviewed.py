@@ -101,8 +101,11 @@ class Review:
 
     @property
     def _through(self) -> str:
-        lets = self.contract.config.turnout.lets_one_through
-        return ", so that a site's alone may reach the others as it is" if lets else ""
+        config = self.contract.config
+        if config.turnout.lets_one_through:
+            return ", so that a site's alone may reach the others as it is"
+        of_two = config.mixes and config.turnout.trained == 2
+        return ", and of two each can compute the other's" if of_two else ""
 
     def _made(self, policy: SitePolicy) -> Iterator[str]:
         """How many values the job makes of the site's data, in words."""
