@@ -242,7 +242,7 @@ def _of(drawn: Drawn, numbers: set[int], grid: Grid, odd: list[str]) -> np.ndarr
 
 
 def _write(folder: Path, name: Path, series: Series, mask: np.ndarray) -> None:
-    reader = SeriesReader()
+    reader = SeriesReader() if series.modality == "CT" else SeriesReader(padding=0.0)
     values, meta = reader.get_data(reader.read([str(path) for path in series.files]))
     # The reader has columns, rows, slices, as NIfTI does.
     for kind, array in (("images", np.asarray(values, dtype=np.float32)), ("masks", mask.transpose(2, 1, 0))):

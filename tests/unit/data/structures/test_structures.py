@@ -105,6 +105,23 @@ def test_what_lies_where_is_as_simpleitk_has_it(tmp_path):
     assert there[0] == pytest.approx(points(grid, [(5, 8, 11)])[0], abs=1e-3)
 
 
+@pytest.mark.parametrize(("modality", "padding"), [("CT", -1024), ("MR", 0)])
+def test_what_the_scanner_did_not_measure_is_air_in_ct_and_nothing_in_mr(tmp_path, modality, padding):
+    def padded(number, dataset):
+        dataset.Modality, dataset.PixelPaddingValue = modality, -2000
+        stored = np.frombuffer(dataset.PixelData, "<i2").copy()
+        stored[: number + 1] = -2000
+        dataset.PixelData = stored.tobytes()
+
+    uid, grid = series_of(tmp_path / "in" / "ct", change=padded)
+    write_rtstruct(tmp_path / "in" / "rs.dcm", uid, {"GTV": [box(grid, 2, (4, 6), (4, 6))]})
+    _, _, image = made(tmp_path / "in", tmp_path / "out")
+    values = np.asarray(image.dataobj).transpose(2, 1, 0)
+    for number in range(12):
+        assert (values[number, 0, : number + 1] == padding).all()
+        assert np.array_equal(values[number, 1:], chest()[number, 1:])
+
+
 def test_a_hole_and_two_structures_of_one_class(tmp_path):
     uid, grid = series_of(tmp_path / "in" / "ct")
     ring = [box(grid, 2, (2, 12), (2, 12)), box(grid, 2, (5, 8), (5, 8))]
