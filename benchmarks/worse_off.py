@@ -12,8 +12,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 COLUMNS = {
-    "brain MR": ("brain-mri", "brain-mri-more"),
-    "lungs": ("chest-xray", "chest-xray-more"),
+    "brain MR": ("brain-mri", "brain-mri-more", "brain-mri-server-optimizers"),
+    "lungs": ("chest-xray", "chest-xray-more", "chest-xray-server-optimizers"),
     "tuberculosis": (
         "chest-tuberculosis",
         "chest-tuberculosis-more",
@@ -23,7 +23,7 @@ COLUMNS = {
         "chest-tuberculosis-d-fedap",
         "chest-tuberculosis-server-optimizers",
     ),
-    "sarcoma MR": ("sarcoma-mr",),
+    "sarcoma MR": ("sarcoma-mr", "sarcoma-mr-server-optimizers"),
     "blood cells": (
         "bloodmnist-published",
         "bloodmnist-fine-tuned",
