@@ -8,7 +8,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from secrets import token_hex
@@ -18,13 +18,14 @@ import numpy as np
 
 from medpfl.core.errors import UserError, first_line
 from medpfl.core.numbers_in_words import count
+from medpfl.core.quiet import quiet
 from medpfl.core.whole_file import write_bytes
-from medpfl.data.files import files_below
+from medpfl.data.files import composed, files_below
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
 from medpfl.data.kinds.scans.series import Progress, Series, read_files
 from medpfl.data.structures.contours import contours_mask
 from medpfl.data.structures.grid import Grid
-from medpfl.data.structures.objects import KINDS, MALFORMED, RTSTRUCT, Drawn, read_drawn, whole
+from medpfl.data.structures.objects import KINDS, MALFORMED, RTSTRUCT, Drawn, instance, read_drawn, whole
 from medpfl.data.structures.segmentation import segments_mask
 
 _MOST = 255
@@ -47,7 +48,7 @@ class Class:
     def parse(cls, text: str) -> Class:
         """Reads ``CLASS=NAME,NAME``; UserError if it is none."""
         name, equals, patterns = text.partition("=")
-        told = tuple(filter(None, (pattern.strip().lower() for pattern in patterns.split(","))))
+        told = tuple(filter(None, (composed(pattern.strip().lower()) for pattern in patterns.split(","))))
         if not equals or not name.strip() or not told:
             raise UserError(f"--structure {text!r}: give CLASS=NAME,NAME, e.g. tumour=GTV*,gtv-1")
         return cls(name.strip(), told)
@@ -115,7 +116,7 @@ def find(root: Path, progress: Progress | None = None) -> Cohort:
     folder = read_files(rest, progress)
     usable = {uid: series for uid, series in folder.series.items() if series.usable}
     drawn: dict[str, list[Drawn]] = {}
-    for one in objects:
+    for one in _with_series(objects, folder.series):
         if why := _unusable(one, folder.series):
             wrong.append(f"{one.path}: {why}")
         else:
@@ -123,6 +124,15 @@ def find(root: Path, progress: Progress | None = None) -> Cohort:
     if not objects and not wrong:
         raise UserError(f"{root}: no DICOM RT structure set and no segmentation in it")
     return Cohort(usable, drawn, wrong)
+
+
+def _with_series(objects: Sequence[Drawn], series: Mapping[str, Series]) -> Sequence[Drawn]:
+    """The objects, with the series of the images that they name where they do not say it themselves."""
+    if not any(one.images for one in objects):
+        return objects
+    where = {instance(path): uid for uid, one in series.items() for path in one.files}
+    of = {one.path: {where.get(image, "") for image in one.images} for one in objects}
+    return [replace(one, series=next(iter(of[one.path]))) if len(of[one.path]) == 1 else one for one in objects]
 
 
 def _unusable(one: Drawn, series: Mapping[str, Series]) -> str:
@@ -211,10 +221,14 @@ def _mask(series: Series, drawn: Sequence[Drawn], classes: Sequence[Class]) -> t
             raise UserError(
                 f"nothing is drawn on it that is called {' or '.join(one.patterns)}: it has {', '.join(there)}"
             )
-        twice = Counter(d.structures[n].lower() for d in where for n in numbers[d.path])
+        named = [Counter(d.structures[n].lower() for n in numbers[d.path]) for d in where]
+        twice = Counter(name for names in named for name in names)
         if name := next((name for name, times in twice.items() if times > 1), ""):
             files = ", ".join(f"{d.path.name}{f' of {d.date}' if d.date else ''}" for d in where)
             raise UserError(f"{name!r} is drawn on it more than once ({files}): take away what does not count")
+        odd += [
+            f"{n} structures are called {name!r}: taken as one" for one in named for name, n in one.items() if n > 1
+        ]
         found = np.zeros(grid.shape, dtype=bool)
         for d in where:
             try:
@@ -232,9 +246,10 @@ def _mask(series: Series, drawn: Sequence[Drawn], classes: Sequence[Class]) -> t
 def _of(drawn: Drawn, numbers: set[int], grid: Grid, odd: list[str]) -> np.ndarray:
     dataset = whole(drawn.path)
     try:
-        if drawn.kind != KINDS[RTSTRUCT]:
-            return segments_mask(dataset, numbers, grid)
-        mask, told = contours_mask(dataset, numbers, grid)
+        with quiet():
+            if drawn.kind != KINDS[RTSTRUCT]:
+                return segments_mask(dataset, numbers, grid)
+            mask, told = contours_mask(dataset, numbers, grid)
     except MALFORMED as error:
         raise UserError(f"a {drawn.kind} that is not as DICOM has it: {first_line(error)}") from None
     odd += told

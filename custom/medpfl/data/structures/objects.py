@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pydicom import Dataset, dcmread
 from medpfl.core.errors import UserError, first_line
 from medpfl.core.quiet import quiet
 from medpfl.data.dicom_words import patient_id
+from medpfl.data.files import composed
 
 RTSTRUCT, SEGMENTATION = "1.2.840.10008.5.1.4.1.1.481.3", "1.2.840.10008.5.1.4.1.1.66.4"
 LABEL_MAP = "1.2.840.10008.5.1.4.1.1.66.7"
@@ -28,14 +30,16 @@ class Drawn:
         path: its file.
         kind: one of :data:`KINDS`' words.
         series: SeriesInstanceUID of what it is drawn on; empty if it does not say, or names several.
+        images: SOPInstanceUIDs that its lines or frames name, where ``series`` is empty.
         patient: PatientID.
         date: of the object, as YYYYMMDD; empty if it does not say.
-        structures: their names by number; numbers are ROINumber or SegmentNumber.
+        structures: the names of what is drawn by number; numbers are ROINumber or SegmentNumber.
     """
 
     path: Path
     kind: str
     series: str
+    images: frozenset[str]
     patient: str
     date: str
     structures: Mapping[int, str]
@@ -56,14 +60,17 @@ def read_drawn(path: Path) -> Drawn | None:
         return None
     dataset = whole(path, pixels=False)
     try:
-        return Drawn(
-            path=path,
-            kind=kind,
-            series=_series(dataset),
-            patient=patient_id(dataset),
-            date=str(dataset.get("StructureSetDate") or dataset.get("ContentDate") or ""),
-            structures=_structures(dataset),
-        )
+        with quiet():  # values are converted where they are asked for
+            series = _series(dataset)
+            return Drawn(
+                path=path,
+                kind=kind,
+                series=series,
+                images=frozenset() if series else frozenset(_images(dataset)),
+                patient=patient_id(dataset),
+                date=str(dataset.get("StructureSetDate") or dataset.get("ContentDate") or ""),
+                structures=_structures(dataset),
+            )
     except MALFORMED as error:
         raise UserError(f"{path}: a {kind} that is not as DICOM has it: {first_line(error)}") from None
 
@@ -77,13 +84,28 @@ def whole(path: Path, *, pixels: bool = True) -> Dataset:
         raise UserError(f"{path}: cannot be read as DICOM: {first_line(error)}") from None
 
 
+def instance(path: Path) -> str:
+    """A slice's SOPInstanceUID; empty if it has none, or cannot be read any more."""
+    try:
+        with quiet():
+            return str(dcmread(path, specific_tags=["SOPInstanceUID"], stop_before_pixels=True).SOPInstanceUID)
+    except Exception:  # pydicom raises errors of many kinds on damaged files
+        return ""
+
+
 def _structures(dataset: Dataset) -> dict[int, str]:
+    """Templates name structures that nobody has drawn, and a label map may name the background: these are left out."""
     if rois := dataset.get("StructureSetROISequence"):
-        return {int(roi.ROINumber): str(roi.get("ROIName") or roi.ROINumber).strip() for roi in rois}
-    segments = dataset.get("SegmentSequence") or ()
-    # A label map may name the background, which is no structure.
-    told = {int(one.SegmentNumber): str(one.get("SegmentLabel") or one.SegmentNumber).strip() for one in segments}
-    return {number: name for number, name in told.items() if number}
+        lines = dataset.get("ROIContourSequence") or ()
+        told = [(int(roi.ROINumber), roi.get("ROIName")) for roi in rois]
+        drawn = [int(roi.ReferencedROINumber) for roi in lines if roi.get("ContourSequence")]
+    else:
+        told = [(int(one.SegmentNumber), one.get("SegmentLabel")) for one in dataset.get("SegmentSequence") or ()]
+        drawn = [number for number in dict(told) if number]
+    for number, times in Counter([number for number, _ in told] + drawn).items():
+        if times > 1 + (number in drawn):
+            raise ValueError(f"the number {number} has more than one structure")
+    return {number: composed(str(name or number).strip()) for number, name in told if number in drawn}
 
 
 def _series(dataset: Dataset) -> str:
@@ -100,3 +122,15 @@ def _named_series(dataset: Dataset) -> Sequence[Dataset]:
         for study in frame.get("RTReferencedStudySequence") or ()
         for series in study.get("RTReferencedSeriesSequence") or ()
     ]
+
+
+def _images(dataset: Dataset) -> Iterator[str]:
+    """SOPInstanceUIDs of the images that lines or frames name."""
+    for roi in dataset.get("ROIContourSequence") or ():
+        for contour in roi.get("ContourSequence") or ():
+            for image in contour.get("ContourImageSequence") or ():
+                yield str(image.ReferencedSOPInstanceUID)
+    for frame in dataset.get("PerFrameFunctionalGroupsSequence") or ():
+        for made in frame.get("DerivationImageSequence") or ():
+            for image in made.get("SourceImageSequence") or ():
+                yield str(image.ReferencedSOPInstanceUID)
