@@ -14,12 +14,16 @@ CLOSED = ("CLOSED_PLANAR", "CLOSEDPLANAR_XOR", "CLOSED_PLANAR_XOR")
 """Kinds of contours (C.8.8.6.3) that have an inside; points and open lines have none."""
 OFF = 0.25
 """So much of the way to the next slice a contour's points may lie from a slice: positions are rounded."""
+_ON = 0.01
+"""Pixels by which corners may lie beside voxels' centres that they are meant to be."""
 
 
 def contours_mask(dataset: Dataset, numbers: Collection[int], grid: Grid) -> tuple[np.ndarray, list[str]]:
     """Voxels whose centres are inside one of the structures.
 
-    Lines of one structure in one slice that lie in each other leave a hole, and so on (even-odd rule).
+    Lines of one structure in one slice that lie in each other leave a hole, and so on (even-odd rule). Where all lines
+    of a structure run from centre to centre along rows, columns and diagonals, a program has traced a mask's outermost
+    voxels (as OpenCV does): they are in it, also where the line goes forth and back.
 
     Args:
         dataset: the RT structure set.
@@ -40,8 +44,14 @@ def contours_mask(dataset: Dataset, numbers: Collection[int], grid: Grid) -> tup
         lines = _lines(drawn.get(number), grid, name)
         if not lines:
             raise UserError(f"{name!r} has no closed line in any slice")
+        traced = all(_is_traced(polygon) for polygons in lines.values() for polygon in polygons)
         for at, polygons in lines.items():
             mask[at] |= filled(polygons, grid.shape[1:])
+            if traced:
+                rows, columns = _passed(polygons, grid.shape[1:])
+                mask[at, rows, columns] = True
+        if traced:
+            odd.append(f"{name!r} has its lines from centre to centre of voxels, as traced of a mask: these are in it")
         between = sorted(set(range(min(lines), max(lines) + 1)) - lines.keys())
         if between:
             odd.append(f"{name!r} is drawn in {len(lines)} slices and not in {len(between)} between them: not there")
@@ -72,6 +82,23 @@ def filled(polygons: Sequence[np.ndarray], shape: Sequence[int]) -> np.ndarray:
     changes = np.zeros((rows, columns + 1), dtype=np.int64)
     np.add.at(changes, (row, np.clip(np.ceil(crossing), 0, columns).astype(np.int64)), 1)
     return np.cumsum(changes[:, :-1], axis=1) % 2 == 1
+
+
+def _is_traced(polygon: np.ndarray) -> bool:
+    """Whether a line goes from pixel to pixel along rows, columns and diagonals."""
+    corners = np.rint(polygon)
+    rows, columns = np.abs(np.roll(corners, -1, axis=0) - corners).T
+    return bool(np.abs(polygon - corners).max() < _ON and ((rows == 0) | (columns == 0) | (rows == columns)).all())
+
+
+def _passed(polygons: Sequence[np.ndarray], shape: Sequence[int]) -> np.ndarray:
+    """Pixels that traced lines go through, (2, n): rows, columns."""
+    begin = np.concatenate([np.rint(p) for p in polygons]).astype(np.int64)
+    way = np.concatenate([np.roll(np.rint(p), -1, axis=0) for p in polygons]).astype(np.int64) - begin
+    steps = np.maximum(np.abs(way).max(axis=1), 1)
+    step = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
+    at = np.repeat(begin, steps, axis=0) + step[:, None] * np.repeat(np.sign(way), steps, axis=0)
+    return at[((at >= 0) & (at < shape)).all(axis=1)].T
 
 
 def _lines(roi: Dataset | None, grid: Grid, name: str | int) -> dict[int, list[np.ndarray]]:

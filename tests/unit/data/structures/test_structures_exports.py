@@ -8,7 +8,7 @@ from draw_dicom import item, write_rtstruct, write_segmentation
 from make_dicom import chest, write_series
 from pydicom import dcmread
 from pydicom.dataelem import RawDataElement
-from test_structures import box, classes, made, series_of
+from test_structures import OBLIQUE, box, classes, made, points, series_of
 
 from medpfl.data.kinds.scans.series import find_series
 from medpfl.data.structures.convert import convert, find
@@ -143,3 +143,43 @@ def test_numbers_longer_than_dicom_allows_are_read_in_silence(ct):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert (made(root, root.parent / "out")[1] > 0).sum() == 16
+
+
+def traced(grid, at, *corners):
+    """A line from centre to centre, in numbers as single precision has them."""
+    return points(grid, [(at, *corner) for corner in corners]).astype(np.float32).astype(float).tolist()
+
+
+@pytest.mark.parametrize("orientation", [(1, 0, 0, 0, 1, 0), OBLIQUE])
+def test_lines_traced_of_a_mask_become_that_mask(tmp_path, orientation):
+    """As OpenCV traces a mask: the outermost pixels' centres, around a hole those of the pixels that surround it."""
+    root = tmp_path / "in"
+    uid, grid = series_of(root / "ct", orientation=orientation)
+    lines = [
+        traced(grid, 2, (3, 3), (9, 3), (9, 9), (3, 9)),
+        traced(grid, 2, (5, 6), (6, 5), (7, 6), (6, 7)),
+        traced(grid, 3, (4, 4)),
+        traced(grid, 4, (4, 4), (4, 7)),
+        traced(grid, 4, (8, 4), (10, 6), (10, 8), (10, 6)),
+        traced(grid, 5, (-3, 2), (-3, 4), (2, 4), (2, 2)),
+    ]
+    write_rtstruct(root / "rs.dcm", uid, {"GTV": lines})
+    found, mask, _ = made(root, tmp_path / "out")
+    expected = np.zeros(grid.shape, bool)
+    expected[2, 3:10, 3:10] = True
+    expected[2, 6, 6] = False
+    expected[3, 4, 4] = expected[4, 4, 4:8] = expected[5, :3, 2:5] = True
+    expected[4, [8, 9, 10, 10, 10], [4, 5, 6, 7, 8]] = True
+    assert np.argwhere(mask > 0).tolist() == np.argwhere(expected).tolist()
+    assert found.odd == [
+        f"{root}/ct: 'GTV' has its lines from centre to centre of voxels, as traced of a mask: these are in it"
+    ]
+
+
+def test_lines_of_which_one_is_not_traced_are_taken_as_they_are(ct):
+    root, uid, grid = ct
+    write_rtstruct(
+        root / "rs.dcm", uid,
+        {"GTV": [traced(grid, 2, (3, 3), (6, 3), (6, 6), (3, 6)), traced(grid, 3, (3, 3), (6, 3), (6, 6), (4, 7))]},
+    )  # fmt: skip
+    assert convert(find(root), root.parent / "out", classes()).odd == []
