@@ -168,7 +168,8 @@ def convert(cohort: Cohort, out: Path, classes: Sequence[Class], progress: Progr
         raise UserError(f"--structure: give 1 to {_MOST} classes of different names")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: has something in it; give a new or empty folder")
-    made, temporary = Made(), out.with_name(f".{out.name}.{os.getpid()}-{token_hex(4)}.tmp")
+    # An empty folder stays: it may be a link, the current folder or a volume that is mounted.
+    made, temporary = Made(), (out if out.exists() else out.parent) / f".{out.name}.{os.getpid()}-{token_hex(4)}.tmp"
     try:
         for number, (uid, name) in enumerate(_names(cohort), start=1):
             series = cohort.series[uid]
@@ -185,12 +186,25 @@ def convert(cohort: Cohort, out: Path, classes: Sequence[Class], progress: Progr
         if not made.volumes:
             why = f": {made.left_out[0]}" if made.left_out else ""
             raise UserError(f"no series has {', '.join(one.name for one in classes)} drawn on it{why}")
-        if out.exists():
-            out.rmdir()
-        temporary.replace(out)
+        _put(temporary, out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return made
+
+
+def _put(made: Path, out: Path) -> None:
+    """Gives a folder its name, or an empty one its content: all of it or, after an error, nothing."""
+    if not out.exists():
+        made.replace(out)
+        return
+    put = [out / kind for kind in ("masks", "images")]
+    try:
+        for place in put:
+            (made / place.name).replace(place)
+    except BaseException:  # an interrupt too
+        for place in put:
+            shutil.rmtree(place, ignore_errors=True)
+        raise
 
 
 def _names(cohort: Cohort) -> Iterator[tuple[str, Path]]:
@@ -265,4 +279,4 @@ def _write(folder: Path, name: Path, series: Series, mask: np.ndarray) -> None:
         image.header.set_xyzt_units("mm")
         file = folder / kind / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(file, gzip.compress(image.to_bytes(), 6, mtime=0), durable=False)
+        write_bytes(file, gzip.compress(image.to_bytes(), 1, mtime=0), durable=False)

@@ -1,5 +1,7 @@
 """What is wrong with drawn structures is said with the file, and none of it becomes a mask."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from draw_dicom import item, write_rtstruct, write_segmentation
@@ -196,3 +198,40 @@ def test_a_stack_of_two_series_has_what_is_drawn_on_each(tmp_path):
     cohort = find(root)
     assert (len(cohort.series), list(cohort.drawn)) == (2, [uid])
     assert convert(cohort, tmp_path / "out", classes()).volumes == 1
+
+
+def test_an_empty_folder_stays_the_one_that_it_is(ct, tmp_path, monkeypatch):
+    """The current one, a link, or one that is mounted."""
+    root, uid, grid = ct
+    write_rtstruct(root / "rs.dcm", uid, {"GTV": [box(grid, 2, (2, 5), (2, 5))]})
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    monkeypatch.chdir(tmp_path / "here")
+    for out in (Path(), tmp_path / "link"):
+        number = out.stat().st_ino
+        assert convert(find(root), out, classes()).volumes == 1
+        assert out.stat().st_ino == number
+        assert sorted(place.name for place in out.iterdir()) == ["images", "masks"]
+
+
+@pytest.mark.parametrize(("there", "at"), [(False, 0), (True, 0), (True, 1)])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_after_a_stop_nothing_is_there(ct, monkeypatch, there, at, error):
+    root, uid, grid = ct
+    write_rtstruct(root / "rs.dcm", uid, {"GTV": [box(grid, 2, (2, 5), (2, 5))]})
+    out, moves, move = root.parent / "out", [], Path.replace
+    if there:
+        out.mkdir()
+
+    def stop(path, target):
+        moves.append(target)
+        if len(moves) > at:
+            raise error
+        return move(path, target)
+
+    monkeypatch.setattr(Path, "replace", stop)
+    with pytest.raises(error):
+        convert(find(root), out, classes())
+    assert sorted(root.parent.iterdir()) == [root, out][: 1 + there]
+    assert not there or not list(out.iterdir())
