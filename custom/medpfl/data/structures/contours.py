@@ -84,6 +84,14 @@ def filled(polygons: Sequence[np.ndarray], shape: Sequence[int]) -> np.ndarray:
     return np.cumsum(changes[:, :-1], axis=1) % 2 == 1
 
 
+def _numbers(contour: Dataset) -> np.ndarray:
+    """A line's, (n,) mm: of their text, as pydicom makes an object of each, which takes minutes for many lines."""
+    content = contour.get_item("ContourData").value
+    if isinstance(content, bytes):
+        content = content.rstrip(b"\0 ").split(b"\\")
+    return np.array(content, dtype=np.float64)
+
+
 def _is_traced(polygon: np.ndarray) -> bool:
     """Whether a line goes from pixel to pixel along rows, columns and diagonals."""
     corners = np.rint(polygon)
@@ -107,7 +115,7 @@ def _lines(roi: Dataset | None, grid: Grid, name: str | int) -> dict[int, list[n
     for contour in (roi.get("ContourSequence") or ()) if roi is not None else ():
         if str(contour.get("ContourGeometricType") or "") not in CLOSED:
             continue
-        numbers = np.array(contour.ContourData, dtype=np.float64)
+        numbers = _numbers(contour)
         if len(numbers) != 3 * int(contour.NumberOfContourPoints) or not np.isfinite(numbers).all():
             raise UserError(
                 f"{name!r} has a line of {contour.NumberOfContourPoints} points with {len(numbers)} numbers"
