@@ -85,7 +85,7 @@ def filled(polygons: Sequence[np.ndarray], shape: Sequence[int]) -> np.ndarray:
 
 
 def _numbers(contour: Dataset) -> np.ndarray:
-    """A line's, (n,) mm: of their text, as pydicom makes an object of each, which takes minutes for many lines."""
+    """A line's, (n,) mm: of their text, as pydicom makes an object of each, which takes long."""
     content = contour.get_item("ContourData").value
     if isinstance(content, bytes):
         content = content.rstrip(b"\0 ").split(b"\\")

@@ -21,7 +21,8 @@ def segments_mask(dataset: Dataset, numbers: Collection[int], grid: Grid) -> np.
     Args:
         dataset: the segmentation object, with its pixels.
         numbers: SegmentNumbers.
-        grid: of the series that it was made of. A frame may be a cut-out of a slice.
+        grid: of the series that it was made of. A frame may be a cut-out of a slice, or have its rows and columns along
+            other axes and in other directions, as of a program that has turned the volume.
 
     Returns:
         (slices, rows, columns) bool.
@@ -44,27 +45,30 @@ def segments_mask(dataset: Dataset, numbers: Collection[int], grid: Grid) -> np.
             there = frame >= least
         else:
             continue
-        at, row, column = _place(dataset, number, grid)
-        mask[at, row : row + frame.shape[0], column : column + frame.shape[1]] |= there
+        first, ways = _place(dataset, number, grid)
+        mask[tuple((first + np.argwhere(there) @ ways).T)] = True
     return mask
 
 
-def _place(dataset: Dataset, number: int, grid: Grid) -> tuple[int, int, int]:
-    """Slice, row and column of a frame's first pixel."""
+def _place(dataset: Dataset, number: int, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+    """Slice, row and column of a frame's first pixel, (3,), and the way to its next row and column in these, (2, 3)."""
     row, column = np.split(
         np.array(_group(dataset, number, "PlaneOrientationSequence").ImageOrientationPatient, float), 2
     )
     between_rows, between_columns = map(float, _group(dataset, number, "PixelMeasuresSequence").PixelSpacing)
     steps = np.stack([column * between_rows, row * between_columns])
-    first = grid.indices([_group(dataset, number, "PlanePositionSequence").ImagePositionPatient])[0]
-    nearest = np.rint(first)
-    ends = nearest[1:] + np.array([int(dataset.Rows), int(dataset.Columns)])
-    off = np.abs(first - nearest) > (OFF, _BESIDE, _BESIDE)
-    turned = np.abs((steps - grid.steps[1:]) * ends[:, None]).max() > 0.5 * min(between_rows, between_columns)
-    if turned or off.any() or (nearest < 0).any() or nearest[0] >= grid.shape[0] or (ends > grid.shape[1:]).any():
+    ways = np.rint(steps @ np.linalg.inv(grid.steps))
+    found = grid.indices([_group(dataset, number, "PlanePositionSequence").ImagePositionPatient])[0]
+    first = np.rint(found)
+    corners = np.stack([first, first + (np.array([int(dataset.Rows), int(dataset.Columns)]) - 1) @ ways])
+    along = np.abs(ways)
+    straight = (along.sum(axis=1) == 1).all() and along.sum(axis=0).max() == 1
+    off = (np.abs(found - first) > (OFF, _BESIDE, _BESIDE)).any()
+    aside = np.abs((steps - ways @ grid.steps) * (along @ grid.shape)[:, None]).max()
+    turned = not straight or aside > 0.5 * min(between_rows, between_columns)
+    if turned or off or (corners < 0).any() or (corners >= grid.shape).any():
         raise UserError(f"its frame {number + 1} does not lie on the voxels of its series")
-    at, row_at, column_at = map(int, nearest)
-    return at, row_at, column_at
+    return first.astype(np.int64), ways.astype(np.int64)
 
 
 def _group(dataset: Dataset, number: int, name: str) -> Dataset:

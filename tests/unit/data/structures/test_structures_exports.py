@@ -183,3 +183,27 @@ def test_lines_of_which_one_is_not_traced_are_taken_as_they_are(ct):
         {"GTV": [traced(grid, 2, (3, 3), (6, 3), (6, 6), (3, 6)), traced(grid, 3, (3, 3), (6, 3), (6, 6), (4, 7))]},
     )  # fmt: skip
     assert convert(find(root), root.parent / "out", classes()).odd == []
+
+
+@pytest.mark.parametrize("turn", ["rows", "both", "axes"])
+def test_a_segmentation_whose_frames_have_been_turned(tmp_path, turn):
+    """As programs write that keep a volume as NIfTI has it."""
+    root = tmp_path / "in"
+    uid, grid = series_of(root / "ct", orientation=OBLIQUE)
+    mask = np.zeros(grid.shape, bool)
+    mask[3, 4:9, 6:7] = mask[3, 4, 6:20] = True
+    stored = {"rows": mask[:, ::-1], "both": mask[:, ::-1, ::-1], "axes": mask.transpose(0, 2, 1)}[turn]
+
+    def change(dataset):
+        shared, last = dataset.SharedFunctionalGroupsSequence[0], grid.shape[1:]
+        row, column = np.split(np.array(shared.PlaneOrientationSequence[0].ImageOrientationPatient, float), 2)
+        at = {"rows": (3, last[0] - 1, 0), "both": (3, last[0] - 1, last[1] - 1), "axes": (3, 0, 0)}[turn]
+        axes = {"rows": (row, -column), "both": (-row, -column), "axes": (column, row)}[turn]
+        shared.PlaneOrientationSequence[0].ImageOrientationPatient = np.concatenate(axes).round(9).tolist()
+        if turn == "axes":
+            shared.PixelMeasuresSequence[0].PixelSpacing = shared.PixelMeasuresSequence[0].PixelSpacing[::-1]
+        position = points(grid, [at])[0].round(6).tolist()
+        dataset.PerFrameFunctionalGroupsSequence[0].PlanePositionSequence[0].ImagePositionPatient = position
+
+    write_segmentation(root / "seg.dcm", find_series(root)[uid].files, {"GTV": stored}, change=change)
+    assert np.argwhere(made(root, tmp_path / "out")[1] > 0).tolist() == np.argwhere(mask).tolist()
