@@ -15,6 +15,7 @@ from secrets import token_hex
 
 import nibabel
 import numpy as np
+from pydicom.uid import UID
 
 from medpfl.core.errors import UserError, first_line
 from medpfl.core.numbers_in_words import count
@@ -114,6 +115,11 @@ def find(root: Path, progress: Progress | None = None) -> Cohort:
             continue
         (objects if found else rest).append(found or path)
     folder = read_files(rest, progress)
+    wrong += [
+        f"{file.path}: {file.reason}: export it again as a DICOM file (Part 10)"
+        for file in folder.rest
+        if file.reason.startswith(UID(RTSTRUCT).name)
+    ]
     usable = {uid: series for uid, series in folder.series.items() if series.usable}
     drawn: dict[str, list[Drawn]] = {}
     for one in _with_series(objects, folder.series):

@@ -108,6 +108,17 @@ def test_an_object_that_is_cut_short(ct):
     assert "no series has tumour drawn on it" in said(root)
 
 
+def test_an_object_without_preamble_is_named(ct):
+    """As older planning systems export."""
+    root, uid, grid = ct
+    file = write_rtstruct(root / "rs.dcm", uid, {"GTV": [box(grid, 2, (2, 5), (2, 5))]})
+    content = file.read_bytes()
+    file.write_bytes(content[content.index(b"\x08\x00\x16\x00") :])
+    [words] = find(root).wrong
+    assert words.startswith(f"{file}: RT Structure Set Storage without preamble")
+    assert words.endswith("export it again as a DICOM file (Part 10)")
+
+
 def test_an_object_without_structures(ct):
     root, uid, _ = ct
     write_rtstruct(root / "rs.dcm", uid, {})

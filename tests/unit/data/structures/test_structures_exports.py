@@ -128,9 +128,10 @@ def test_a_name_is_found_however_its_accents_are_written(ct):
     assert convert(find(root), root.parent / "out", classes("tumour=L\u00e4sion")).volumes == 1
 
 
-def test_numbers_longer_than_dicom_allows_are_read_in_silence(ct):
+def test_what_dicom_does_not_allow_is_read_in_silence(ct):
+    """Numbers of more than 16 characters, and a name that a terminal would obey."""
     root, uid, grid = ct
-    path = write_rtstruct(root / "rs.dcm", uid, {"GTV": [box(grid, 2, (2, 5), (2, 5))]})
+    path = write_rtstruct(root / "rs.dcm", uid, {"GTV\x1b[31m": [box(grid, 2, (2, 5), (2, 5))]})
 
     def change(dataset):
         contour = dataset.ROIContourSequence[0].ContourSequence[0]
