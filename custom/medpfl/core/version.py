@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 
 __version__ = "0.2.0.dev0"
-NOT_IN_JOBS = ("__main__.py", "audit", "cli")
+NOT_IN_JOBS = ("__main__.py", "audit", "cli", "report")
 """Of this package's code what makes no run: a job that carries the package leaves it out."""
 
 

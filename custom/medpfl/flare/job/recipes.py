@@ -53,9 +53,6 @@ from medpfl.flare.transport.trust import REHEARSAL
 _INLINE_BYTES = 1 << 20
 """Tensors up to this size travel inside their message; larger ones are streamed, as FLARE does by default."""
 
-NOT_CARRIED = (*NOT_IN_JOBS, "report/advice/regimes.json")
-"""Of this package what no job needs: commands, a site's audit of itself, and what ``medpfl advise`` reads."""
-
 
 class SitesJob(FedJob):
     """A job for sites by name, or for all if none is given: one app for them, which carries the code once."""
@@ -197,7 +194,7 @@ def _carry(data: str, folder: Path) -> None:
     The bytes decide: over HTTP a FLARE site takes no message above 4 MiB, and a site's whole app is one.
     """
     source = Path(__file__).parents[2]
-    left = {source / name for name in NOT_CARRIED}
+    left = {source / name for name in NOT_IN_JOBS}
     samples = other_samples(data)
 
     def ignored(where: str, names: list[str]) -> set[str]:
