@@ -80,11 +80,8 @@ def read_folder(root: Path, reading: Reading) -> Layout:
     for lacking, what in ((made.without_mask, "image has no mask"), (made.without_image, "mask has no image")):
         if lacking:
             dicom = any(file.suffix.lower() == ".dcm" for file in every)
-            hint = (
-                "; of DICOM series and what is drawn on them `medpfl data masks` makes volumes with masks"
-                if dicom
-                else ""
-            )
+            made_of = "convert them to NIfTI, or what is drawn on them too (`medpfl data masks`)"
+            hint = f"; DICOM series are not read with masks: {made_of}" if dicom else ""
             hint += f"; {unread}" if unread else ""
             more = f" (and {len(lacking) - 1:,} more)" if len(lacking) > 1 else ""
             raise UserError(
