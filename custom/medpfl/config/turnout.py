@@ -35,7 +35,7 @@ class Turnout:
 
     @property
     def quorum(self) -> int:
-        """The least number of usable answers of all sites: to the hello, at the end, and to a round that none draws.
+        """The least number of usable answers of all sites: to the hello, to a round of all, and at the end.
 
         By default half of the sites, but two where models are mixed: what one site alone sent would reach the others
         as it is. Robust mixing has three: of two updates none can be outvoted.
