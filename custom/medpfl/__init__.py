@@ -12,6 +12,7 @@ See :mod:`medpfl.runs.api`. Importing this package imports neither torch nor FLA
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from medpfl.core.home import name_the_user
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from medpfl.runs.api import Comparison, Run, compare, load, run
 
 __all__ = ["Comparison", "ImageTensors", "Run", "SiteLoaders", "UserError", "__version__", "compare", "load", "run"]
+_OF_A_SITES_CODE = {"ImageTensors": "core.site_data", "SiteLoaders": "core.site_data", "UserError": "core.errors"}
+"""What code of others' needs in a job too, which leaves the rest of these names at home."""
 
 name_the_user()
 
@@ -30,11 +33,8 @@ name_the_user()
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from medpfl.core import errors, site_data
-    from medpfl.runs import api
-
-    room = next(module for module in (errors, site_data, api) if hasattr(module, name))
-    return globals().setdefault(name, getattr(room, name))
+    module = import_module(f"medpfl.{_OF_A_SITES_CODE.get(name, 'runs.api')}")
+    return globals().setdefault(name, getattr(module, name))
 
 
 def __dir__() -> list[str]:

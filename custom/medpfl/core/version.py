@@ -5,8 +5,8 @@ from hashlib import sha256
 from pathlib import Path
 
 __version__ = "0.2.0.dev0"
-NOT_IN_JOBS = ("__main__.py", "audit", "cli", "report")
-"""Of this package's code what makes no run: a job that carries the package leaves it out."""
+NOT_IN_JOBS = ("__main__.py", "audit", "cli", "report", "runs")
+"""Of this package's code what no process of a job needs: a job that carries the package leaves it out."""
 
 
 @cache  # the metadata of an installed package is a file of a thousand lines

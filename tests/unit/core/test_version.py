@@ -1,6 +1,9 @@
 """By what a package's code is told from another state of it."""
 
 import hashlib
+import os
+import subprocess
+import sys
 
 from nvflare.fuel.utils.zip_utils import zip_directory_to_bytes
 
@@ -29,9 +32,17 @@ def test_the_hash_is_of_names_and_contents_wherever_they_lie(tmp_path):
 
 def test_a_job_that_carries_the_package_has_the_hash_of_the_package(tmp_path):
     _carry("organamnist-sample", tmp_path / "medpfl")
-    for room in ("cli", "report"):
+    for room in ("cli", "report", "runs"):
         assert not (tmp_path / "medpfl" / room).exists()
     assert sha256_of(tmp_path / "medpfl") == own_sha256()
+
+
+def test_code_of_others_has_the_names_that_it_needs_of_a_package_that_a_job_carries(tmp_path):
+    _carry("organamnist-sample", tmp_path / "medpfl")
+    names = "import medpfl; from medpfl import ImageTensors, SiteLoaders, UserError; print(medpfl.__file__)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-c", names], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == str(tmp_path / "medpfl" / "__init__.py"), done.stderr
 
 
 def test_an_app_with_the_package_and_the_sample_of_masks_is_one_of_flares_http_messages(tmp_path):
