@@ -15,7 +15,6 @@ from secrets import token_hex
 
 import nibabel
 import numpy as np
-from pydicom.uid import UID
 
 from medpfl.core.errors import UserError, first_line
 from medpfl.core.numbers_in_words import count
@@ -118,7 +117,7 @@ def find(root: Path, progress: Progress | None = None) -> Cohort:
     wrong += [
         f"{file.path}: {file.reason}: export it again as a DICOM file (Part 10)"
         for file in folder.rest
-        if file.reason.startswith(UID(RTSTRUCT).name)
+        if file.sop_class == RTSTRUCT
     ]
     usable = {uid: series for uid, series in folder.series.items() if series.usable}
     drawn: dict[str, list[Drawn]] = {}

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pydicom import Dataset, dcmread
+from pydicom.uid import RTStructureSetStorage as RTSTRUCT
+from pydicom.uid import SegmentationStorage as SEGMENTATION
 
 from medpfl.core.errors import UserError, first_line
 from medpfl.core.quiet import quiet
 from medpfl.data.dicom_words import patient_id
 from medpfl.data.files import composed
 
-RTSTRUCT, SEGMENTATION = "1.2.840.10008.5.1.4.1.1.481.3", "1.2.840.10008.5.1.4.1.1.66.4"
 LABEL_MAP = "1.2.840.10008.5.1.4.1.1.66.7"
-"""SOP classes: RT structure set, segmentation, label map segmentation."""
+"""SOP class of a label map segmentation, which pydicom 3.0 has no name for."""
 MALFORMED = (AttributeError, TypeError, ValueError, IndexError, KeyError)
 """What pydicom raises of an element that is not there, or has another value than DICOM gives it."""
 KINDS = {RTSTRUCT: "RT structure set", SEGMENTATION: "segmentation", LABEL_MAP: "segmentation"}

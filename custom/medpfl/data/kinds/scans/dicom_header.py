@@ -75,8 +75,9 @@ def read_header(path: Path) -> Header | NoSlice:
         with open(path, "rb") as file, quiet():
             dataset = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS)
             if _no_image(dataset):
-                kind = UID(str(dataset.file_meta.MediaStorageSOPClassUID)).name
-                return NoSlice(path, f"{kind}, no image", "other", patient=patient_id(dataset))
+                kind = UID(str(dataset.file_meta.MediaStorageSOPClassUID))
+                words = f"{kind.name}, no image"
+                return NoSlice(path, words, "other", patient=patient_id(dataset), sop_class=kind)
             if reason := _unusable(dataset):
                 other = (modality(dataset) or "CT") not in MODALITIES  # no slice of a volume is lost with it
                 uid = str(dataset.get("SeriesInstanceUID") or "")

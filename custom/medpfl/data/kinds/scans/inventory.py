@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pydicom.uid import RTStructureSetStorage
+
 from medpfl.core.errors import first_line
 from medpfl.core.numbers_in_words import count
 from medpfl.data.files import PICTURES, UNREAD_PICTURES, composed, files_below, is_nifti, nifti_stem
@@ -20,8 +22,6 @@ from medpfl.data.kinds.scans.no_slice import NoSlice
 from medpfl.data.kinds.scans.series import Progress, Series, read_files
 from medpfl.data.people import numbered
 
-_DRAWN = "RT Structure Set Storage, no image"
-"""The reason why an RT structure set is no slice."""
 _NAMED = 5
 """Patients of whom nothing can be used that are named; the rest is counted."""
 
@@ -54,7 +54,8 @@ def take_inventory(root: Path, progress: Progress | None = None) -> Inventory:
     without = _imageless(folder.rest, {one.patient for one in found}, root)
     without += [_file(index, root, words) for index, words in incomplete(folder.rest, files)]
     found = _with_masks(sorted([*found, *without], key=lambda one: (one.place, one.name)))
-    drawn = sum(s.modality == "SEG" for s in folder.series.values()) + sum(f.reason == _DRAWN for f in folder.rest)
+    drawn = sum(s.modality == "SEG" for s in folder.series.values())
+    drawn += sum(f.sop_class == RTStructureSetStorage for f in folder.rest)
     return Inventory(root, found, sum(f.what == "other" for f in folder.rest) - len(without), drawn=drawn)
 
 

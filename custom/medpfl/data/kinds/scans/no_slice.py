@@ -48,6 +48,7 @@ class NoSlice:
             if it is, or may have been, a slice.
         series: SeriesInstanceUID, where it can be read.
         patient: PatientID of a DICOM object without an image.
+        sop_class: its SOPClassUID.
     """
 
     path: Path
@@ -55,6 +56,7 @@ class NoSlice:
     what: Literal["other", "stray", "lost"]
     series: str = ""
     patient: str = ""
+    sop_class: str = ""
 
 
 def counted(files: Sequence[NoSlice], most: int = 4) -> str:
@@ -77,12 +79,13 @@ def without_preamble(path: Path) -> NoSlice:
         return NoSlice(path, EMPTY, "lost" if stray == "stray" else "other")
     if (dataset := _bare(head)) is not None:
         series = str(dataset.get("SeriesInstanceUID") or "")
-        kind = UID(str(dataset.get("SOPClassUID") or "")).name
+        sop_class = UID(str(dataset.get("SOPClassUID") or ""))
+        kind = sop_class.name
         if dataset.get("Rows") or "Image Storage" in kind:
             remedy = "export it again as DICOM files (Part 10)"
             return NoSlice(path, f"a DICOM image without preamble and file meta information: {remedy}", "lost", series)
         if kind:
-            return NoSlice(path, f"{kind} without preamble, no image", "other")
+            return NoSlice(path, f"{kind} without preamble, no image", "other", sop_class=sop_class)
     for magic, words in _MAGIC.items():
         if head.startswith(magic):
             return NoSlice(path, words, stray)
