@@ -58,6 +58,12 @@ def test_of_what_sites_use_local_training_has_one_run():
     parsed = Sweep.parse("use=received,best")
     points = [configs_of(["fedbn"], 1, parsed.fields(value, said(rounds=1))) for value in parsed.values]
     assert [[config.use for _, config in runs] for runs in points] == [[None, "received"], [None, "best"]]
+
+
+def test_of_shares_of_the_sites_local_training_which_is_not_drawn_has_one_run():
+    parsed = Sweep.parse("participation=0.5,1")
+    points = [configs_of(["fedbn"], 1, parsed.fields(value, said(sites="4"))) for value in parsed.values]
+    assert [[config.participation for _, config in runs] for runs in points] == [[1, 0.5], [1, 1]]
     assert points[0][0] == points[1][0]
 
 

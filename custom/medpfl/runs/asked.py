@@ -118,12 +118,14 @@ def configs_of(
         said = ", ".join(f"{name} {value}" for name, value in told.items())
         logger.warning("All run as %s was published, unless you say otherwise: %s", whose, said)
     fields = {**fields, **taken}
-    # What shares nothing has one model, and nothing to choose from, unless the user asks for that.
-    asked = [v.choices.get("use") or (None if method(v.algorithm).shares_nothing else fields["use"]) for v in variants]
+    # What shares nothing has one model, and nothing to choose from, unless the user asks for that; nor is it drawn.
+    apart = [method(v.algorithm).shares_nothing for v in variants]
+    asked = [v.choices.get("use") or (None if no else fields["use"]) for v, no in zip(variants, apart, strict=True)]
     uses = [use or method(v.algorithm).use for use, v in zip(asked, variants, strict=True)]
 
     def made(i: int, seed: int, alone: str | None) -> RunConfig:
         own = {"settings": each[i], "model_args": arguments[models[i]], "alone": alone, "use": asked[i]}
+        own |= {"participation": None} if apart[i] else {}
         return config_of(variants[i].algorithm, {**fields, "seed": seed, **own, **variants[i].choices}, said_in)
 
     # Local training is among the runs. Beside a run it is trained again where its sites choose between the two, or
