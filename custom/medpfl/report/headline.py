@@ -145,7 +145,8 @@ def taking_part(results: Results) -> str:
         text += f" On average a site gains {measure.told(fmean(known))} (sites from {least} to {most})."
     if counts["no difference found"]:
         text += f" {CONTAINS_0}"
-    if same := sum(site["used"]["weight"] == 0 for site in said["sites"].values()):
+    counted = [site for site in said["sites"].values() if site["verdict"] or not told]
+    if same := sum(site["used"]["weight"] == 0 for site in counted):
         text += f" {count(same, 'site')} {'uses' if same == 1 else 'use'} nothing but the model trained alone."
     if told and (silent := len(sites) - told):
         text += f" {count(silent, 'further site')} told nothing, or had no test cases by which to tell."

@@ -41,6 +41,16 @@ def test_a_site_that_did_not_answer_is_a_further_one_also_where_the_data_name_no
     assert taking_part(told | {"unanswered": ["site-5"]}) == SENTENCE
 
 
+def test_who_uses_nothing_but_the_own_model_is_counted_among_those_of_whom_the_sentence_speaks(told):
+    told["verdict"]["sites"]["site-5"] = {
+        "alone_round": 1,
+        "used": {"candidate": "as published", "round": 1, "weight": 0.0},
+        "gain": None,
+        "verdict": None,
+    }
+    assert taking_part(told) == SENTENCE
+
+
 def test_every_sites_gain_with_its_interval_and_what_it_uses(told, tmp_path):
     markup, page = report(tmp_path, told)
     rows = [row[0] for row in page.rows]
