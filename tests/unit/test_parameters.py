@@ -302,6 +302,13 @@ def test_without_batch_norm_there_is_nothing_to_keep():
     )
 
 
+def test_batch_norm_without_any_state_is_none_that_could_be_kept():
+    bare = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, affine=False, track_running_stats=False))
+    with pytest.raises(UserError, match="has neither weights nor running statistics"):
+        ParameterSplit(bare, BatchNorm())
+    assert ParameterSplit(bare, BatchNorm(required=False)).shared_names == ("0.weight", "0.bias")
+
+
 def test_top_and_below_top_are_complements():
     model = Net()
     top, below = ParameterSplit(model, TopLayers(1)), ParameterSplit(model, BelowTop(1))

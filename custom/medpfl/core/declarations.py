@@ -71,7 +71,8 @@ class BatchNorm:
         """See :class:`Declaration`.
 
         Raises:
-            UserError: the model has no batch norm and is to have some, as the method would silently be another one.
+            UserError: the model has no batch norm, or one without any state, and is to have some, as the method would
+                silently be another one.
         """
         layers = batch_norm_layers(model)
         if self.required and not layers:
@@ -79,7 +80,14 @@ class BatchNorm:
                 f"{type(model).__name__} has no batch-norm layer, so there is nothing to keep at the sites: "
                 f"{how_to_get_batch_norm(model)}, or another personal part (--personal)"
             )
-        return {_join(path, name): None for path, layer in layers.items() for name in layer.state_dict()}
+        personal = {_join(path, name): None for path, layer in layers.items() for name in layer.state_dict()}
+        if self.required and not personal:
+            raise UserError(
+                f"the batch norm of {type(model).__name__} has neither weights nor running statistics (affine=False, "
+                "track_running_stats=False), so there is nothing to keep at the sites: give it one of these, or "
+                "another personal part (--personal)"
+            )
+        return personal
 
 
 @dataclass(frozen=True)
