@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from medpfl.algorithms import algorithms
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
-from medpfl.core.settings import defaults
+from medpfl.core.settings import defaults, value_of
 from medpfl.training.settings import Training
 
 
@@ -227,3 +227,9 @@ def test_what_a_setting_adds_to_training_ends_some_day(algorithm, name, most):
 )
 def test_what_a_method_trains_beside_the_local_epochs_is_said(algorithm, settings, words):
     assert make_config(algorithm=algorithm, settings=settings).each_round == words
+
+
+def test_a_command_lines_numbers_are_read_as_a_presets_are():
+    assert [value_of(text) for text in (".5", "-.5", "5.", "+.1E-2", "5e-4", "5")] == [0.5, -0.5, 5.0, 1e-3, 5e-4, 5]
+    words = ["fast", ".", "0..1", "1.2.3", "./f.pt", "1,2", "5.pt"]
+    assert [value_of(text) for text in words] == words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from math import inf
 from typing import Any, get_args
@@ -13,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from medpfl.core.near import did_you_mean
 
 Value = float | int | str
+_SHORT = re.compile(r"[+-]?(\.[0-9]+|[0-9]+\.)(e[+-]?[0-9]+)?", re.IGNORECASE)
+"""A number that JSON does not take for one, as .5 and 5., and a preset's YAML does."""
 
 
 class Settings(BaseModel):
@@ -37,7 +40,9 @@ def setting(default: Value, help: str, *, symbol: str = "", name: str | None = N
 
 
 def value_of(text: str) -> Any:
-    """What a command line says as a value: as JSON reads it, else the word itself."""
+    """What a command line says as a value: as JSON reads it, a number without one of its ends, else the word itself."""
+    if _SHORT.fullmatch(text):
+        return float(text)
     try:
         return json.loads(text)
     except (ValueError, RecursionError):  # also of numbers of thousands of digits
