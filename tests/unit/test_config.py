@@ -233,3 +233,9 @@ def test_a_command_lines_numbers_are_read_as_a_presets_are():
     assert [value_of(text) for text in (".5", "-.5", "5.", "+.1E-2", "5e-4", "5")] == [0.5, -0.5, 5.0, 1e-3, 5e-4, 5]
     words = ["fast", ".", "0..1", "1.2.3", "./f.pt", "1,2", "5.pt"]
     assert [value_of(text) for text in words] == words
+
+
+def test_a_run_is_made_again_from_the_settings_in_force_where_f_is_a_checkpoint():
+    """As results have them, with the defaults of what only pooled pretraining has."""
+    run = make_config(algorithm="fedap", settings={"pretrain": "f.pt"})
+    assert make_config(algorithm="fedap", settings=run.all_settings).all_settings == run.all_settings

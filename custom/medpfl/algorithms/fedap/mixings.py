@@ -27,7 +27,7 @@ from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.layers import batch_norm_layers, how_to_get_batch_norm
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.server_state import ServerState
-from medpfl.core.settings import setting
+from medpfl.core.settings import defaults, setting
 from medpfl.core.threads import intra_op_threads
 
 STATISTICS = "statistics"
@@ -128,9 +128,10 @@ class _UnderModel(_Similarity):
         return super().refuses(run) or refusal(run.settings) or self._idle(run)
 
     def _idle(self, run: Run) -> str | None:
-        path = self.settings.pretrain
-        given = [name for name in ("pretrain_share", "pretrain_epochs", "pretrain_check") if name in run.settings]
-        if given and path != "pooled":
+        path, usual = self.settings.pretrain, defaults(type(self.settings))
+        pooled = ("pretrain_share", "pretrain_epochs", "pretrain_check")
+        given = [name for name in pooled if run.settings.get(name, usual[name]) != usual[name]]
+        if given and path != "pooled":  # defaults stand in every run's results
             return f"{given[0]} is of pooled pretraining, and pretrain={path}: leave it out"
         if self.settings.pretrain_check and run.sites < 3:
             return "pretrain_check says how W moves with f, and of two sites W is lambda and 1 - lambda under any f"
