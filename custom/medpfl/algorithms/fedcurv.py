@@ -33,7 +33,7 @@ from torch.func import functional_call, grad, vmap
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run, ServerParts, ServerStep, Step, Turn
 from medpfl.algorithms.mixing import Samples
-from medpfl.core.channels import Channel, like
+from medpfl.core.channels import LARGEST, Channel, like
 from medpfl.core.errors import UserError
 from medpfl.core.layers import evaluating
 from medpfl.core.parameters import ParameterSplit, State
@@ -134,7 +134,10 @@ class Curvature(Mechanism):
         return state.round + 1 < run.rounds
 
     def server_step(self, parts: ServerParts) -> ServerStep:
-        """Step 2; a parameter that matters to nobody is the sites' mean."""
+        """Step 2; a parameter that matters to nobody is the sites' mean, and so is one whose sums no sites' can be.
+
+        What one site sends must not end the run of all: beyond :data:`~medpfl.core.channels.LARGEST` nothing travels.
+        """
 
         def step(turn: Turn) -> Step | None:
             if (mean := turn.sent.get(self.name)) is None:
@@ -143,8 +146,9 @@ class Curvature(Mechanism):
             made: State = {}
             for name in (key.removesuffix("/information") for key in mean if key.endswith("/information")):
                 u, v = (turn.present * mean[f"{name}/{which}"] for which in ("information", "weighted"))
-                made[f"{name}/information"] = u
-                made[name] = torch.where(u > 0, v / u.clamp(min=torch.finfo(u.dtype).tiny), common[name].to(u))
+                made[f"{name}/information"] = u.clamp(max=min(LARGEST, torch.finfo(u.dtype).max))
+                pulls = v / u
+                made[name] = torch.where(pulls.abs() <= LARGEST, pulls, common[name].to(u))
             return Step(made)
 
         return step

@@ -224,6 +224,34 @@ def test_the_servers_sums_by_hand():
     assert weights(made) == [1.5, 9.0]
 
 
+@pytest.mark.parametrize(
+    ("information", "weighted"), [(0.0, 1e30), (1e-30, 1e30), (1e-3, -1e30), (1e30, 1e30), (1e30, -3.0)]
+)
+def test_whatever_one_site_sends_the_sums_can_travel(information, weighted):
+    """What a site's answer may hold; where v / u is no number that may travel the point is the sites' mean, 8."""
+    run_config, model = config("fedcurv"), TwoWeights(0.0, 0.0)
+    part = part_of(run_config)
+    down, up = part.channels(run_config, model, ParameterSplit(model, Nothing()))
+    sent = {f"{NAME}/information": pair(information, 1.0), f"{NAME}/weighted": pair(weighted, 2.0)}
+    up.check(named("curvature", sent))
+    step = part.server_step(ServerParts(None, None, None, {}, {}, None, None, None, lambda: False))
+
+    made = step(Turn(ServerState(), lambda: {NAME: pair(8.0, 9.0)}, {"curvature": sent}, present=3)).common
+
+    down.check(named("curvature", made))
+    assert weights(made)[0] == pytest.approx(8.0 if information < 1 else weighted / information)
+    assert weights(made)[1] == 2.0
+
+
+def test_little_information_in_half_precision_pulls_to_where_it_says():
+    """2^-20 is below the least normal number of float16, and exact in it."""
+    part = part_of(config("fedcurv"))
+    step = part.server_step(ServerParts(None, None, None, {}, {}, None, None, None, lambda: False))
+    sent = {f"{NAME}/information": pair(2**-20, 0.0).half(), f"{NAME}/weighted": pair(3 * 2**-20, 0.0).half()}
+    made = step(Turn(ServerState(), lambda: {NAME: pair(8.0, 9.0).half()}, {"curvature": sent}, present=2)).common
+    assert weights(made) == [3.0, 9.0]
+
+
 def test_in_a_run_the_sums_are_the_sites():
     """After round 1 of a run, u and v recomputed from the models and data of the sites."""
     state, sites = run(tiny_config("fedcurv", rounds=2))
