@@ -4,8 +4,9 @@ import copy
 
 import pytest
 import torch
-from tiny import MODEL, Net, config, run, same, sites_of
+from tiny import FEW_STEPS, MODEL, Net, config, run, same, sites_of
 
+from medpfl.algorithms.fine_tuning import FineTuning
 from medpfl.core.declarations import parse_declaration
 from medpfl.core.errors import UserError
 from medpfl.core.frozen import freeze, frozen_names
@@ -125,6 +126,30 @@ def test_no_method_moves_or_sends_them(method):
             assert all(torch.equal(model[name], first[name]) for name in kept)
         assert not torch.equal(site.store.get(MODEL, state.round)["fc1.weight"], first["fc1.weight"])
     assert not state.failures
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("ditto", {}),
+        ("fedavg", {"finetune_epochs": 1, "prior": 1.0}),
+        pytest.param("apfl", {}, marks=pytest.mark.slow),
+        pytest.param("fedblend", FEW_STEPS, marks=pytest.mark.slow),
+    ],
+)
+def test_a_mask_of_minus_infinity_goes_with_what_methods_make_of_a_whole_model(method, settings):
+    fields = {"model": "tiny:Odd", "model_args": {"entry": "infinite"}, "frozen": "modules:odd"}
+    state, sites = run(config(method, settings=settings, rounds=2, **fields))
+    assert not state.failures
+    assert all(site.store.get(MODEL, 2)["odd"].tolist() == [0.0, -torch.inf] for site in sites.values())
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_method_that_makes_another_mask_of_it_is_named(monkeypatch, value):
+    monkeypatch.setattr(FineTuning, "finish", lambda self, round_: bool(round_.model.odd.fill_(value).numel()))
+    fields = {"model": "tiny:Odd", "model_args": {"entry": "infinite"}, "frozen": "modules:odd"}
+    with pytest.raises(UserError, match="fine_tuning: what it made of the model has 'odd' with values that are not"):
+        run(config("fedavg", settings={"finetune_epochs": 1}, rounds=1, **fields))
 
 
 def test_results_name_them():

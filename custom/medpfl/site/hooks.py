@@ -135,7 +135,9 @@ def checked_loss(mechanism: Mechanism, made: Loss) -> Loss:
     return _named(mechanism, "loss", loss)
 
 
-def checked_outcome(mechanism: Mechanism, outcome: Outcome, channels: Sequence[str], model: nn.Module) -> Outcome:
+def checked_outcome(
+    mechanism: Mechanism, outcome: Outcome, channels: Sequence[str], model: nn.Module, frozen: State
+) -> Outcome:
     """What a round leaves, :func:`apart` from the model.
 
     Args:
@@ -143,6 +145,7 @@ def checked_outcome(mechanism: Mechanism, outcome: Outcome, channels: Sequence[s
         outcome: as its part's end gave it.
         channels: the names of its channels to the server.
         model: that was trained.
+        frozen: what of it nobody trains, such as a mask of -inf.
     """
     name = mechanism.name
     if not isinstance(outcome, Outcome):
@@ -158,7 +161,7 @@ def checked_outcome(mechanism: Mechanism, outcome: Outcome, channels: Sequence[s
         require_tensors_of(mechanism, "end", tensors, f"what it sends in {channel}")
     if outcome.state is not None:
         require_tensors_of(mechanism, "end", outcome.state, "its state")
-        _require_finite(outcome.state, name, "end", "its state")
+        _require_finite(outcome.state, name, "end", "its state", frozen)
     sends = {channel: apart(tensors, model) for channel, tensors in outcome.sends.items()}
     return replace(outcome, sends=sends, state=outcome.state and apart(outcome.state, model))
 
@@ -173,8 +176,8 @@ def apart(tensors: State, model: nn.Module) -> State:
     return {name: tensor.clone() if inside(tensor) else tensor for name, tensor in tensors.items()}
 
 
-def checked_whole(mechanism: Mechanism, state: State, model: nn.Module) -> State:
-    """The whole state that a site uses, as a mechanism gave it."""
+def checked_whole(mechanism: Mechanism, state: State, model: nn.Module, frozen: State) -> State:
+    """The whole state that a site uses, as a mechanism gave it; ``frozen`` as in :func:`checked_outcome`."""
     wrong, what, own = partial(WrongForm, mechanism.name, "in_use"), "what its in_use gave", model.state_dict()
     require_tensors_of(mechanism, "in_use", state, what)
     for name, tensor in own.items():
@@ -184,7 +187,7 @@ def checked_whole(mechanism: Mechanism, state: State, model: nn.Module) -> State
             raise wrong(f"{what} has {name!r} of shape {list(state[name].shape)}, not {list(tensor.shape)}")
     if extra := next((name for name in state if name not in own), None):
         raise wrong(f"{what} has {extra!r}, which the network has not")
-    _require_finite(state, mechanism.name, "in_use", what)
+    _require_finite(state, mechanism.name, "in_use", what, frozen)
     return state
 
 
@@ -193,7 +196,7 @@ def checked_leaving(mechanism: Mechanism, before: State, leaving: State, model: 
     what = "what its leaving gave"
     require_tensors_of(mechanism, "leaving", leaving, what)
     if leaving is not before:
-        _require_finite(leaving, mechanism.name, "leaving", what)
+        _require_finite(leaving, mechanism.name, "leaving", what, {})
     if strange := sorted({*leaving} ^ {*before}):
         has = "has" if strange[0] in leaving else "lacks"
         raise WrongForm(mechanism.name, "leaving", f"{what} {has} {strange[0]!r}: give all of the update")
@@ -221,17 +224,21 @@ def require_same_network(mechanism: Mechanism, hook: str, model: nn.Module, befo
         raise WrongForm(mechanism.name, hook, said)
 
 
-def require_finite_model(mechanism: Mechanism, model: nn.Module) -> None:
-    """WrongForm unless what a mechanism made of a model at the end is finite."""
-    _require_finite(model.state_dict(), mechanism.name, "finish", "what it made of the model")
+def require_finite_model(mechanism: Mechanism, model: nn.Module, frozen: State) -> None:
+    """WrongForm unless what a mechanism made of a model at the end is finite; ``frozen`` as above."""
+    _require_finite(model.state_dict(), mechanism.name, "finish", "what it made of the model", frozen)
 
 
-def _require_finite(state: State, mechanism: str, hook: str, what: str) -> None:
+def _require_finite(state: State, mechanism: str, hook: str, what: str, frozen: Mapping[str, Tensor]) -> None:
     for name, tensor in state.items():
         if tensor.layout != torch.strided:
             raise WrongForm(mechanism, hook, f"{what} has {name!r}, which is sparse")
-        if not bool(torch.isfinite(tensor).all()):
+        if not bool(torch.isfinite(tensor).all()) and not _as_it_was(tensor, frozen.get(name)):
             raise WrongForm(mechanism, hook, f"{what} has {name!r} with values that are not finite")
+
+
+def _as_it_was(tensor: Tensor, frozen: Tensor | None) -> bool:
+    return frozen is not None and torch.equal(tensor.cpu(), frozen)
 
 
 def _scalar(found: Any, mechanism: str, hook: str, what: str) -> Tensor:

@@ -174,8 +174,8 @@ class Method:
         for mechanism, part in self._parts.items():
             if part.end:
                 own = [c.name for c, of in self._channels.items() if of is mechanism and c.to_server]
-                model = self.rounds[mechanism].model
-                self._outcomes[mechanism] = checked_outcome(mechanism, part.end(), own, model)
+                model, frozen = self.rounds[mechanism].model, self.rounds[mechanism].split.frozen
+                self._outcomes[mechanism] = checked_outcome(mechanism, part.end(), own, model, frozen)
                 require_same_network(mechanism, "end", model, self._shapes)
 
     def states(self) -> dict[str, State]:
@@ -223,7 +223,7 @@ class Method:
                 state = mechanism.in_use(round_)
             if state is not None:
                 before = before or copied(model)
-                model.load_state_dict(checked_whole(mechanism, state, model))
+                model.load_state_dict(checked_whole(mechanism, state, model, round_.split.frozen))
         return before
 
     def finish(self) -> bool:
@@ -238,7 +238,7 @@ class Method:
                 raise WrongForm(mechanism.name, "finish", said)
             if did:
                 require_same_network(mechanism, "finish", round_.model, before)
-                require_finite_model(mechanism, round_.model)
+                require_finite_model(mechanism, round_.model, round_.split.frozen)
             changed = changed or did
         return changed
 
