@@ -1,6 +1,7 @@
 """A federation small enough to compute by hand: 4 x 4 images, two linear layers with one batch norm between."""
 
 import resource
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -69,6 +70,19 @@ class Odd(Net):
 
     def set_extra_state(self, state: object) -> None:
         self.said = state
+
+
+class Projected(nn.Module):
+    """Behind a random projection that is no part of its state."""
+
+    def __init__(self, num_classes: int = 3) -> None:
+        super().__init__()
+        time.sleep(0.02)  # time for another one to be drawn from the same generator
+        self.register_buffer("projection", torch.randn(16, 6), persistent=False)
+        self.fc = nn.Linear(6, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc((x.flatten(1) @ self.projection).cos())
 
 
 class Wide(nn.Module):

@@ -50,7 +50,8 @@ def run_in_process(
     Args:
         plan: the server's.
         sites: every site by name.
-        make_model: a fresh model on the device; called once a worker.
+        make_model: a fresh model on the device; called once a worker, before sites are at work: all draw from one
+            generator, and what is no part of its state, such as a buffer that is not persistent, must be alike.
         workers: sites computed side by side, each with the threads that the configuration gives a site.
         earlier: the state that a run is gone on from; by default it begins.
         checkpoint: folder of the server's checkpoint; None keeps none.
@@ -72,14 +73,14 @@ def run_in_process(
         torch.set_num_threads(plan.config.intra_op_threads)
         with ends_when(stop):
             if not hasattr(local, "model"):
-                local.model = make_model()
+                local.model = models.pop()
             return answer(sites[name], message, local.model)
 
     # The server's own work has all the threads there are, as on a server.
     own_threads = torch.get_num_threads()
     apart = drawn_apart(pick_device(plan.config))
     with apart, intra_op_threads(own_threads), traced_once(answer.__module__), _workers(workers, stop) as pool:
-        rounds = Growing()
+        models, rounds = [make_model() for _ in range(workers)], Growing()
         while state.phase != "done":
             asked = time.perf_counter()
             outgoing = messages(plan, state)

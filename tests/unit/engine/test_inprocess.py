@@ -51,6 +51,12 @@ def test_sites_side_by_side_give_the_same_bits(algorithm, workers):
     assert figures(one[0].history) == figures(many[0].history)
 
 
+def test_sites_side_by_side_have_one_network_also_in_what_is_no_part_of_its_state():
+    one, many = run(config(model="tiny:Projected")), run(config(model="tiny:Projected"), workers=3)
+    assert same_runs(one, many)
+    assert figures(one[0].history) == figures(many[0].history)
+
+
 def test_the_global_generator_and_the_threads_are_left():
     torch.manual_seed(1)
     before = torch.get_rng_state()
