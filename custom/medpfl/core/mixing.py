@@ -114,12 +114,10 @@ def cap_others(weights: np.ndarray, own: Sequence[int | None], cap: float) -> np
 def _filled(weights: np.ndarray, cap: float) -> np.ndarray:
     """The weights' sum, divided again in proportion with none above the cap; all at the cap if it is too much."""
     mass = weights.sum()
-    if mass >= len(weights) * cap:
-        return np.full_like(weights, cap)
     filled, full = weights.copy(), np.zeros(len(weights), dtype=bool)
     while (over := (filled > cap) & ~full).any():
         full |= over
-        if full.all():  # the sum is a rounding below that of all caps
+        if full.all():  # it is too much, or but for a rounding
             return np.full_like(weights, cap)
         rest = weights[~full]
         share = rest / rest.sum() if rest.sum() > 0 else np.full(len(rest), 1 / len(rest))
