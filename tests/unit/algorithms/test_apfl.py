@@ -4,7 +4,7 @@ from math import exp
 
 import pytest
 import torch
-from one_sample import TwoWeights, both, config, method, trained, weights
+from one_sample import TwoWeights, both, config, data, method, trained, weights
 from tiny import config as tiny_config
 from tiny import run
 from torch import nn
@@ -155,3 +155,15 @@ def test_a_site_mixes_what_the_same_round_left(rounds):
         for name in ("fc1.weight", "fc2.bias"):
             assert torch.allclose(used[name], alpha * own[name] + (1 - alpha) * received[name])
             assert not torch.allclose(used[name], received[name])
+
+
+def test_the_share_is_learned_once_a_round_whatever_the_batches_weigh():
+    """At the first of two batches; and of a batch half as large as a step's, whose loss counts half in it."""
+    learned = {"alpha": pytest.approx(0.5 + 0.1 * 2 * (1 - P0))}
+    for samples, settings in ((2, {}), (1, {"batch_size": 2, "accumulate": 2})):
+        run_config, model = config("apfl", **settings), TwoWeights(0.0, 0.0)
+        found = method(run_config, model, kept=kept(0.5))
+        found.begin()
+        found.train(model, data(samples), 1, torch.Generator().manual_seed(0))
+        found.end()
+        assert found.numbers() == learned

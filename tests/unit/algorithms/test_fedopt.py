@@ -4,6 +4,7 @@ from math import sqrt
 
 import pytest
 import torch
+from plans import joined, round_of
 from tiny import FEW_STEPS, config, run, same
 from torch import nn
 
@@ -14,6 +15,7 @@ from medpfl.core.declarations import parse_declaration
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure
 from medpfl.core.parameters import ParameterSplit
+from medpfl.engine.federation import Federation
 
 
 def moves(steps, **settings):
@@ -234,3 +236,12 @@ def test_its_rival_trains_as_it_does():
     rivals = [run(config("fedblend", rounds=1, alone="yes", settings=s | FEW_STEPS))[1] for s in ({}, {"momentum": 0})]
     with_it, without = (s["site-1"].rival.best() for s in rivals)
     assert any(not torch.equal(with_it[name], without[name]) for name in with_it)
+
+
+def test_each_round_moves_from_where_the_one_before_led():
+    """At a rate of 2 without momentum x <- 2 mix - x: from x to 2 - x by mixes of 1, and on to 4 + x by those of 3."""
+    settings = {"server_lr": 2.0, "server_momentum": 0.0}
+    plan = Federation.of(config("fedavg", settings=settings, large_updates="accept")).plan()
+    state = round_of(plan, round_of(plan, joined(plan), 1, 1, 1), 3, 3, 3)
+    x = plan.initial_shared["fc1.weight"]
+    torch.testing.assert_close(state.shared["site-1"]["fc1.weight"], 4 + x)

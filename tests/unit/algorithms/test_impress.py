@@ -90,3 +90,22 @@ def test_pixels_that_no_site_takes_are_a_failed_step_and_no_failed_round(value, 
     monkeypatch.setattr("medpfl.algorithms.fedimpres.impress.synthesise", lambda *_: made)
     tensors, report = impress(shared)
     assert tensors == {} and report["failed"].startswith("pixels of the impression are beyond 8, which no site takes")
+
+
+def test_statistics_of_the_first_model_have_no_share_in_those_of_the_images(monkeypatch):
+    """Start weights bring running statistics, and how many batches these are of."""
+    seen = {}
+
+    def look(model, start, how, stop):
+        seen.update(model.state_dict())
+        raise OSError("seen")
+
+    def make():
+        model = nn.Sequential(nn.BatchNorm2d(1))
+        model[0].running_mean.fill_(50.0), model[0].num_batches_tracked.fill_(1000)
+        return model
+
+    monkeypatch.setattr("medpfl.algorithms.fedimpres.impress.synthesise", look)
+    split, start = ParameterSplit(make(), parse_declaration("batch-norm")), torch.randn(8, 1, 4, 4)
+    impression_maker(split, make, split.personal_state(make()), start, SETTINGS)(split.shared_state(make()))
+    assert float(seen["0.running_mean"]) == pytest.approx(float(start.mean()), abs=1e-6)

@@ -188,3 +188,26 @@ def test_without_running_moments_inputs_are_taken_as_they_are():
     assert (mean.tolist(), variance.tolist()) == ([0, 0, 0], [1, 1, 1])
     loose = nn.BatchNorm1d(2, track_running_stats=False)
     assert scales_of({"": loose})[""][1].tolist() == [1, 1]
+
+
+class Unused(tiny.Net):
+    """With a batch norm that no image meets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle = nn.BatchNorm1d(2)
+
+
+def test_a_layer_that_no_image_meets_is_0_in_a_patients_vector_and_takes_nothing_from_the_others():
+    torch.manual_seed(1)
+    model = Unused()
+    found, alone = np.array(vectors(model, tiny.images())), np.array(vectors(_without(model), tiny.images()))
+    first, second = np.split(found, 2, axis=1)
+    assert np.allclose(np.hstack([first[:, :6], second[:, :6]]), alone)
+    assert not first[:, 6:].any() and not second[:, 6:].any()
+
+
+def _without(model):
+    other = tiny.Net()
+    other.load_state_dict(model.state_dict(), strict=False)
+    return other

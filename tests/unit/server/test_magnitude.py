@@ -132,3 +132,13 @@ def test_what_is_scaled_back_in_a_channel_is_told_as_a_share():
     near = [2.0, 1.0]
     used, told, shares = with_control([near] * 3, [2.0, 2.0, 80.0], large_updates="clip", large_factor=10)
     assert (used["site-3"], told, shares) == (20.0, ["site-3"], {"site-3": {"control": 0.25}})
+
+
+def test_what_is_scaled_back_in_two_channels_is_told_of_both():
+    messages, updates = at(*[[2.0, 1.0]] * 3)
+    for update, size in zip(updates, [1.0, 1.0, 40.0], strict=True):
+        update.tensors.update({"control/a": torch.tensor([size]), "other/a": torch.tensor([size])})
+    means = [Channel(name, True, {}, ("train",), name, joined="mean") for name in ("control", "other")]
+    _, told, shares = check_magnitudes(config(large_updates="clip", large_factor=10), messages, updates, means)
+    assert [f.site for f in told] == ["site-3", "site-3"]
+    assert shares == {"site-3": {"control": 0.25, "other": 0.25}}

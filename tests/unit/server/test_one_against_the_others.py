@@ -41,6 +41,12 @@ def test_the_mean_that_steps_at_the_server_take_has_the_same_weights():
     assert mean_shared(plan, state)["0.bias"].tolist() == pytest.approx([330 / 120] * 2)
 
 
+def test_the_mean_of_one_common_model_is_that_model_to_the_last_bit():
+    plan = make_plan()
+    state = round_of(plan, joined(plan, samples=(10, 20, 35)), 0.1, 0.7, -0.3)
+    assert all(mean_shared(plan, state)[name] is tensor for name, tensor in state.shared["site-1"].items())
+
+
 def test_methods_that_do_not_weigh_by_samples_say_nothing():
     plan = make_plan("fedap", mixing="uniform")
     assert joined(plan, samples=(10**9, 10, 10)).failures == ()

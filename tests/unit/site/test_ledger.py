@@ -295,3 +295,22 @@ def test_data_are_opened_once_for_a_run_and_for_no_more_runs_than_they_may_serve
     assert found.open(other, most=0).experiments == 1
     assert found.open(entry(run=2, task="open"), most=2) == Served(experiments=2, rounds=0, known=False)
     assert [(e["task"], e["experiment"]) for e in found.entries()] == [("open", "e"), ("open", "f")]
+
+
+def test_an_entry_in_the_place_of_a_later_one_is_noticed(tmp_path):
+    """Who can write, and has no key, puts back what a restored copy of the folder has replaced since."""
+    book = filled(tmp_path, 1)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    book.append(entry(round=2), update(2.0))
+    replaced = book.file.read_bytes()
+    for name, content in before.items():
+        (tmp_path / name).write_bytes(content)
+    ledger(tmp_path).append(entry(round=2), update(3.0))
+    assert len(list(ledger(tmp_path).entries())) == 2
+
+    book.file.write_bytes(replaced)
+
+    with pytest.raises(SealBroken, match="its head says otherwise"):
+        list(ledger(tmp_path).entries())
+    with pytest.raises(SealBroken, match="its last entry is not the one that its head names"):
+        ledger(tmp_path).append(entry(round=3), update())

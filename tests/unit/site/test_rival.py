@@ -85,3 +85,9 @@ def test_a_round_whose_loss_is_no_number_is_the_best_only_until_there_is_one(mon
     monkeypatch.setattr(Task, "mean_loss", lambda *_: next(losses))
     site = run(config("fedavg", alone="yes", rounds=5, sites=1))[1]["site-1"]
     assert site.rival.round == 4 and site.rival._least() == (4, 0.5)
+
+
+def test_without_validation_cases_it_is_the_last_rounds():
+    for site in rivals(data_args={"validation": 0}).values():
+        assert site.rival.round == 3
+        assert same(site.rival.best(), site.store.get(ALONE, 3))

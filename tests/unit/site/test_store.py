@@ -6,7 +6,7 @@ from medpfl.algorithms import RESERVED
 from medpfl.core.errors import TornFile
 from medpfl.site import rival, start
 from medpfl.site import store as stores
-from medpfl.site.store import DiskStore, MemoryStore
+from medpfl.site.store import DiskStore, MemoryStore, keep_latest
 
 STATE = {"norm.weight": torch.tensor([1.0, 2.0]), "norm.num_batches_tracked": torch.tensor(3)}
 
@@ -85,3 +85,14 @@ def test_a_torn_state_is_noticed(tmp_path):
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(TornFile):
         store.get("personal", 1)
+
+
+@pytest.mark.parametrize(
+    ("counted", "kept"), [((), [6, 7, 8]), ((1, 5), [1, 5, 6, 7, 8]), ((3, 4), [2, 6, 7, 8]), ((7,), [6, 7, 8])]
+)
+def test_the_last_two_stay_and_what_answers_that_counted_began_with(store, counted, kept):
+    """Of rounds that the site missed, 3 and 4, the last one before."""
+    for round_ in (1, 2, 5, 6, 7, 8):
+        store.put("personal", round_, STATE)
+    keep_latest(store, "personal", 8, counted)
+    assert store.rounds("personal") == kept

@@ -142,8 +142,11 @@ def test_distances_are_known_for_test_data_with_a_spacing():
 def test_an_output_that_is_not_finite_is_no_prediction():
     mask = torch.zeros(2, 4, 4)
     mask[:, 1] = 1
-    found = TASK.evaluate(Pixelwise(gain=float("nan")), images_of(mask, mask), "test")
+    model, data = Pixelwise(gain=float("nan")), images_of(mask, mask)
+    found = TASK.evaluate(model, data, "test")
     assert (found["dice"], found["volume_error"]) == (0.0, 1.0)
+    # A loss of 0 would choose this model before any other.
+    assert TASK.losses(TASK.predict(model, data, "test")) == pytest.approx(-np.log(0.05))
 
 
 @settings(max_examples=20)
