@@ -258,19 +258,19 @@ def test_a_newcomers_running_statistics_are_as_torchs_own():
         assert torch.allclose(getattr(own.norm, name), getattr(torchs.norm, name), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("p", "sources"), [(0.6, {0: 2, 1: 2}), (0.34, {0: 1})])
-def test_personal_heads_repeat_the_shared_ones_in_order(p, sources):
-    federation = Federation.of(
-        make_config(algorithm="vit-heads", settings={"p": p}, model_args=SMALL_VIT, sites=2, device="cpu")
-    )
+@pytest.mark.parametrize(("heads", "p", "sources"), [(3, 0.6, {0: 2, 1: 2}), (3, 0.34, {0: 1}), (4, 0.5, {0: 2, 1: 3})])
+def test_personal_heads_repeat_the_shared_ones_in_order(heads, p, sources):
+    fields = {"model_args": SMALL_VIT | {"num_heads": heads}, "sites": 2, "device": "cpu"}
+    federation = Federation.of(make_config(algorithm="vit-heads", settings={"p": p}, **fields))
     model = federation.model()
     before = {k: v.clone() for k, v in model.state_dict().items()}
     repeat_shared_heads(model, federation.split)
-    size, hidden = 4, 12
+    hidden = 12
+    size = hidden // heads
     for block in range(2):
         key = f"blocks.{block}.attn"
         qkv, out = model.state_dict()[f"{key}.qkv.weight"], model.state_dict()[f"{key}.out_proj.weight"]
-        for head in range(3):
+        for head in range(heads):
             of = sources.get(head, head)
             for part in range(3):
                 old = before[f"{key}.qkv.weight"][part * hidden + of * size : part * hidden + (of + 1) * size]

@@ -14,6 +14,7 @@ from medpfl.algorithms.apfl import train_both
 from medpfl.core.site_data import ImageTensors
 from medpfl.site.store import MODEL, RECEIVED
 from medpfl.training.loop import Epochs, TrainingDiverged, plain_objective
+from medpfl.training.part import Outcome
 from medpfl.training.trainer import Trainer
 
 P0 = 1 / (1 + exp(-1.0))
@@ -167,3 +168,11 @@ def test_the_share_is_learned_once_a_round_whatever_the_batches_weigh():
         found.train(model, data(samples), 1, torch.Generator().manual_seed(0))
         found.end()
         assert found.numbers() == learned
+
+
+def test_numbers_of_several_mechanisms_are_told_as_the_fewest_patients_let_them():
+    found = method(config("apfl"), TwoWeights())
+    for part, patients in zip(found.rounds, (5, 2), strict=False):
+        found._outcomes[part] = Outcome(numbers={part.name: 1.0}, patients=patients)
+    assert found.numbers().told(2) == {part.name: 1.0 for part in found._outcomes}
+    assert found.numbers().told(3) is None

@@ -63,3 +63,10 @@ def test_a_site_uses_its_own_model_as_the_last_round_left_it(rounds):
     for site in sites.values():
         assert same(site.store.get(MODEL, rounds), site.store.get("ditto", rounds))
         assert not same(site.store.get(MODEL, rounds), site.store.get(RECEIVED, rounds))
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9, "optimizer_state": "kept"}], ids=["afresh", "kept"])
+def test_the_common_model_is_as_without_the_sites_own(settings):
+    """Also where optimizers' states are kept: each of the two models has its own."""
+    with_own, without = (run(tiny_config(name, settings=settings))[0] for name in ("ditto", "fedavg"))
+    assert same(with_own.shared["site-1"], without.shared["site-1"])

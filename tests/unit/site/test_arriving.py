@@ -17,7 +17,7 @@ from medpfl.site.arriving import Arriving
 from medpfl.site.contract import Record
 from medpfl.site.method import Method
 from medpfl.site.policy import SitePolicy
-from medpfl.site.store import MemoryStore
+from medpfl.site.store import MODEL, MemoryStore
 
 START = {"w": torch.zeros(4)}
 COPY = "contract: rows of 'fc1.weight' copy each other"
@@ -222,6 +222,17 @@ def test_a_site_that_failed_in_a_late_round_is_not_left_out_for_ever():
         failing.setattr(Arriving, "require_place", lambda *_: None)
         assert "MemoryError" in refused(site, Message("train", 4, far), model)
     assert not isinstance(answer(site, Message("train", 5, far), model), Failure)
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(1, 2), (3, 2), (4, 4), (6, 6), (9, 6)])
+def test_distances_are_from_the_first_that_came_for_a_round_or_later(asked, kept):
+    """Whatever else is kept, such as the best round's; the last of all where that is of an earlier round."""
+    site, model, _ = after_rounds(0, "fedavg")
+    party, state = site.party, model.state_dict()
+    for round_ in (2, 4, 6):
+        party.store.put(MODEL, round_, {n: torch.full_like(t, round_) for n, t in state.items()})
+    round_, came = party.received(asked, model)
+    assert round_ == kept + 1 and all((tensor == kept).all() for tensor in came.values())
 
 
 def test_a_server_says_rounds_by_numbers():

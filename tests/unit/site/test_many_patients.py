@@ -182,6 +182,13 @@ def test_settings_as_people_train_with_are_taken(settings):
     Guarded(settings=settings, policy=SitePolicy(least_patients=10, own_seed=True)).hello()
 
 
+def test_a_last_step_of_as_many_as_must_be_is_taken_however_long_the_others_are():
+    """Of 13 samples in batches of 10."""
+    Guarded(settings={"batch_size": 10}, policy=SitePolicy(least_patients=3, own_seed=False)).hello()
+    said = Guarded(settings={"batch_size": 10}, policy=SitePolicy(least_patients=4, own_seed=False)).refused("prepare")
+    assert said.startswith("policy: by batch_size and accumulate the last step of an epoch is of few")
+
+
 def narrow(layers, dropout, width=1, pixels=8):
     """A chain of narrow layers, of which each drops."""
     hidden = {"in_channels": pixels, "out_channels": 2, "hidden_channels": [32, *[width] * layers], "dropout": dropout}
