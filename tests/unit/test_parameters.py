@@ -366,3 +366,14 @@ def test_declarations_are_read(text, declaration):
 def test_unknown_declarations_are_refused(text):
     with pytest.raises(UserError, match="unknown personal part"):
         parse_declaration(text)
+
+
+@pytest.mark.parametrize("other", [None, Slice(0, (2,))])
+def test_of_tied_weights_all_is_personal_that_is_so_under_any_name(other):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    for pieces in ((Slice(0, (0,)), other), (other, Slice(0, (0,)))):
+        split = ParameterSplit(model, Fixed(dict(zip(("0.weight", "1.weight"), pieces, strict=True))))
+        rows = {len(split.personal_state(model)[name]) for name in ("0.weight", "1.weight")}
+        assert rows == {4 if other is None else 2}
+        assert ("0.weight" in split.shared_names) == (other is not None)

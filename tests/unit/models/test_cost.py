@@ -155,6 +155,8 @@ def test_bags_count_as_many_images_as_they_have():
         ("classification", (3, 64, 64), 1, 256),
         ("classification", (1, 1024, 1024), 1, 8),
         ("classification", (1, 64, 64), 16, 16),  # of bags
+        ("classification", (1, 8, 8), 300, 1),
+        ("classification", (3, 4096, 4096), 1, 1),
         ("segmentation", (1, 64, 64), 1, 256),  # of which statistics are taken; 64 are judged
         ("segmentation", (1, 1024, 1024), 1, 8),
         ("segmentation", (1, 32, 32, 32), 1, 256),
