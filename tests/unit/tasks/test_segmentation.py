@@ -226,6 +226,16 @@ def test_what_is_gained_by_hand():
     assert worse["volume_error"]["difference"] < 0  # more error is a loss
 
 
+def test_an_interval_ends_where_a_measure_can_change_no_more():
+    """Of two cases, of which the new model has one right and the old none, Student's reaches from -5.9 to 6.9."""
+    right, wrong = judged([4, 0], [4, 4], [4, 4]), judged([0, 0], [4, 4], [4, 4])
+    assert TASK.gained(right, wrong)["dice"]["high"] > 6
+    for new, old, difference in ((right, wrong, 0.5), (wrong, right, -0.5)):
+        found = TASK.compared(new, old)["dice"]
+        assert found == {"difference": difference, "low": -1.0, "high": 1.0}
+        assert TASK.compared(new, old).told(2)["dice"] == found
+
+
 def test_the_loss_is_dice_and_cross_entropy():
     torch.manual_seed(0)
     output, labels = torch.randn(2, 3, 6, 6), torch.randint(3, (2, 6, 6), dtype=torch.uint8)

@@ -252,3 +252,19 @@ def test_what_dropout_leaves_out_follows_from_the_order_alone():
         train_plainly(model, images(), Trainer.of(SGD), 1, generator(3), LOSS)
         left.append(model.state_dict())
     assert same(*left) and not same(left[0], start.state_dict())
+
+
+def test_samples_made_of_the_sites_own_come_next_to_these_whichever_mechanism_is_first():
+    """Who watches a pass for how much each patient has of it counts them there."""
+    passed = []
+
+    def forward(x):
+        passed.extend(x.flatten().tolist())
+        return x.repeat(1, 2), 0.0
+
+    def beside(value, *, own):
+        return Beside(lambda x, y: (torch.full_like(x, value), y), 1.0, own=own)
+
+    parts = [Part(beside=[beside(3.0, own=False), beside(1.0, own=True)]), Part(beside=[beside(2.0, own=True)])]
+    objective_of(linear(), [*parts, Part(forward=forward)], LOSS)(torch.zeros(2, 1), torch.zeros(2, dtype=torch.long))
+    assert passed == [0, 0, 1, 1, 2, 2, 3, 3]
