@@ -70,6 +70,8 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
         console.print(literal(f"{model.capitalize()} against alone, mean {begun.title}: {gain}. {as_long}"))
     if few := {name: n for name, n in tested.items() if n < SMALL}:
         console.print(literal(_caution(few, of_cases=begun.name == "accuracy")), soft_wrap=True)
+    if blind := [name for name, site in joined["sites"].items() if not site["samples"]["validation"]]:
+        console.print(literal(_without_validation(blind, chooses="used" in columns)), soft_wrap=True)
     for note in joined.get("notes", ()):
         console.print(Text(f"Warning: {printable(note)}", style="yellow"), soft_wrap=True)
     shared = joined["rules"]["shared"]
@@ -93,6 +95,12 @@ def _caution(few: dict[str, int], *, of_cases: bool) -> str:
         most = f"; of {_TOLD_AT_LEAST}, as real sites tell fewer too, an accuracy says next to nothing"
     error = most if of_cases else ""
     return f"Fewer than {SMALL} test samples, so read the differences with caution: {listed}{error}."
+
+
+def _without_validation(sites: list[str], *, chooses: bool) -> str:
+    """What these could not choose; where a policy makes numbers coarse a few samples may be told as none."""
+    used = ", and a site uses the model that it trained alone" if chooses else ""
+    return f"No validation samples, or none told: {', '.join(sites)}. Without any the last epoch is kept{used}."
 
 
 def _heads(measure: Measure, columns: list[str]) -> list[str]:

@@ -135,10 +135,11 @@ def joined_of(**tested):
     """A report on joined sites with so many test samples each."""
     measured = {"accuracy": 0.8, "auroc": 0.9}
     ways = ("received", "adapted", "alone")
+    own = {"epoch": 3, "samples": {"train": 90, "validation": 20}}
     return {
         "run": {"algorithm": "fedap", "rounds": 20, "sites": 5},
         "epochs": 5,
-        "sites": {name: {"epoch": 3, **{w: measured | {"n": n} for w in ways}} for name, n in tested.items()},
+        "sites": {name: {**own, **{w: measured | {"n": n} for w in ways}} for name, n in tested.items()},
         "mean": dict.fromkeys(ways, measured),
         "rules": {"shared": {"what": "a", "why": "b"}, "personal": []},
     }
@@ -164,6 +165,15 @@ def test_joined_sites_with_few_test_samples_are_named():
     # 0.5 / sqrt(25) is 0.1.
     assert "caution: north 25; with 25 the standard error of an accuracy is up to 10 points." in text
     assert "caution" not in printed(joined_of(north=100, south=400))
+
+
+def test_joined_sites_without_validation_samples_are_named():
+    joined = joined_of(north=400, south=400)
+    assert "No validation" not in printed(joined)
+    joined["sites"]["south"]["samples"] = {"train": 90, "validation": 0}
+    assert "none told: south. Without any the last epoch is kept.\n" in printed(joined)
+    joined["mean"]["used"] = joined["mean"]["alone"]
+    assert "the last epoch is kept, and a site uses the model that it trained alone.\n" in printed(joined)
 
 
 def test_adapted_and_alone_are_compared_at_the_sites_that_tell_of_both():
