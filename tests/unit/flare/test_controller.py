@@ -148,7 +148,11 @@ def test_an_abort_while_sites_work_uses_none_of_their_answers(tmp_path, monkeypa
     assert not (tmp_path / "aborted" / "experiment" / "server" / CHECKPOINT).exists()
 
 
-def test_who_is_waited_for_once_the_quorum_has_answered_is_named(tmp_path, monkeypatch, sites):
+@pytest.mark.parametrize(
+    ("quorum", "said"),
+    [(1, "the quorum has answered; up to 2 s more for"), (2, "the quorum lacks 1 answer; up to 3600 s more for")],
+)
+def test_who_is_waited_for_is_named_and_whether_the_quorum_has_answered(tmp_path, monkeypatch, sites, quorum, said):
     """As where a site's machine has lost its power: every round waits for it anew."""
     controller = Here(tmp_path, sites)
     first, late = sites
@@ -163,16 +167,18 @@ def test_who_is_waited_for_once_the_quorum_has_answered_is_named(tmp_path, monke
 
     def standing():
         notes.append(controller._progress.note)
+        if notes[-1] and quorum == 2:
+            waiting.clear()  # nobody waits an hour for the timeout here
         return len(waiting)
 
     monkeypatch.setattr(controller, "send_model", send)
     monkeypatch.setattr(controller, "get_num_standing_tasks", standing)
     monkeypatch.setattr(controller, "cancel_all_tasks", waiting.clear)
-    plan = SimpleNamespace(config=CONFIG.model_copy(update={"min_sites": 1, "grace": 2.0}))
+    plan = SimpleNamespace(config=CONFIG.model_copy(update={"min_sites": quorum, "grace": 2.0}))
     message = SimpleNamespace(task="train", round=1)
     PersonalizedController._exchange(controller, plan, dict.fromkeys(sites, message))
     assert not waiting
-    assert notes[0] == "" and notes[-1] == f"the quorum has answered; up to 2 s more for {late}"
+    assert notes[0] == "" and notes[-1] == f"{said} {late}"
 
 
 @pytest.mark.parametrize(("answered", "enough"), [("ab", True), ("abdef", True), ("adef", False), ("def", False)])

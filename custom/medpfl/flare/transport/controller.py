@@ -25,6 +25,7 @@ from medpfl.core.growing import Growing
 from medpfl.core.lock import claimed
 from medpfl.core.memory import RoundEnd, give_back_freed_memory
 from medpfl.core.messages import Failure, Message, NotAsked, Update
+from medpfl.core.numbers_in_words import count
 from medpfl.core.parameters import StateError
 from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
@@ -47,7 +48,10 @@ _POLL_SECONDS = 0.02
 _LEAST_GRACE = 120.0
 """Seconds that stragglers get at least unless the user says otherwise."""
 _NAMED_AFTER = 30.0
-"""Seconds after the quorum's last answer, from which on the progress names who is still waited for."""
+"""Seconds after the quorum's last answer, from which on the progress names who is still waited for.
+
+Where the quorum lacks answers still: after the last one of those that count, and at least as long as that one took.
+"""
 
 
 class PersonalizedController(BaseFedAvg):
@@ -198,16 +202,21 @@ class PersonalizedController(BaseFedAvg):
         started = time.monotonic()
         task, quorum = counting(config, [message.task for message in outgoing.values()])
         patience = names_at = None
+        counted = 0
         while self.get_num_standing_tasks() and not self._aborted():
             spent = time.monotonic() - started
             with self._lock:
                 there = [s for s, r in self._replies.items() if isinstance(r, Update)]
             usable = sum(s in outgoing and task in (None, outgoing[s].task) for s in there)
+            if patience is None and usable > counted:
+                counted, names_at = usable, spent + max(_NAMED_AFTER, spent)
+                self._progress = replace(self._progress, note="")
             if patience is None and usable >= quorum:
                 patience = spent + (config.grace if config.grace is not None else max(_LEAST_GRACE, 10 * spent))
                 names_at = spent + _NAMED_AFTER
-            if names_at is not None and names_at <= spent < patience:
-                self._name_the_late(outgoing, patience - spent)
+            until = config.timeout if patience is None else patience
+            if names_at is not None and names_at <= spent < until:
+                self._name_the_late(outgoing, until - spent, quorum - usable)
                 names_at = None
             if patience is not None and spent >= patience:
                 self.cancel_all_tasks()
@@ -217,10 +226,11 @@ class PersonalizedController(BaseFedAvg):
         with self._lock:
             return list(self._replies.values())
 
-    def _name_the_late(self, asked: Collection[str], seconds: float) -> None:
+    def _name_the_late(self, asked: Collection[str], seconds: float, lacking: int) -> None:
         with self._lock:
             late = ", ".join(site for site in asked if site not in self._replies)
-        note = f"the quorum has answered; up to {seconds:.0f} s more for {late}"
+        so_far = f"the quorum lacks {count(lacking, 'answer')}" if lacking > 0 else "the quorum has answered"
+        note = f"{so_far}; up to {seconds:.0f} s more for {late}"
         self._progress = replace(self._progress, note=note)
 
     def _receive(self, model: FLModel) -> None:
