@@ -265,6 +265,15 @@ def test_data_that_cannot_be_used_leave_the_kit_as_it_is(kit, tmp_path):
     assert files(kit) == before
 
 
+def test_a_kit_in_a_folder_with_a_blank_is_told_that_flare_does_not_start_there(kit, tmp_path):
+    """FLARE's start.sh calls what stands beside it without quotes, and ends with 0 all the same."""
+    moved = shutil.copytree(kit, tmp_path / "north hospital" / kit.name)
+    note = "FLARE's start.sh starts nothing in a folder with a blank in its path; move the kit"
+    assert note in " ".join(done(moved).split())
+    assert note in " ".join(done(moved).split())
+    assert note not in " ".join(done(kit).split())
+
+
 def test_jobs_data_that_the_site_does_not_name_are_noted(kit, blood):
     output = done(kit, "--data", blood, "--job", FEDAP)
     assert "organamnist-fedap takes data called 'organamnist-sample', and medpfl.json has blood" in output

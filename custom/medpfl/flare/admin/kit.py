@@ -6,6 +6,7 @@ asks for.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,8 @@ def plan_kit(
     if new_list and job is None:
         raise UserError("--new-list: whose? give --job JOB too, whose list of what may leave takes the old one's place")
     plan = KitPlan()
+    if any(character.isspace() for character in os.path.abspath(kit)):
+        plan.notes.append(f"{kit}: FLARE's start.sh starts nothing in a folder with a blank in its path; move the kit")
     resources = allow_classes(plan, local, server=server)
     if server:
         put_validator(plan, local / RESOURCES, resources)
