@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import shutil
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -113,3 +115,6 @@ def test_the_command_that_shows_the_last_run(tmp_path):
     assert how_to_see(tmp_path, "mlflow") is None
     (last / "mlflow.db").touch()
     assert how_to_see(tmp_path, "mlflow") == f"mlflow ui --backend-store-uri sqlite:///{last / 'mlflow.db'}"
+    blank = shutil.copytree(tmp_path, tmp_path.with_name("with a blank"))
+    events = blank / last.relative_to(tmp_path) / "tb_events"
+    assert shlex.split(how_to_see(blank, "tensorboard")) == ["tensorboard", "--logdir", str(events)]

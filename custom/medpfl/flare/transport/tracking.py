@@ -7,6 +7,7 @@ to events that sites send; the controller fires the same events for them, at the
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -88,7 +89,8 @@ def how_to_see(out: Path, tracker: str) -> str | None:
     written = runs[-1].with_name(name) if runs else None
     if written is None or not written.exists():
         return None
-    return command.format(written.resolve() if tracker == "mlflow" else written)  # SQLAlchemy's address is absolute
+    path = written.resolve() if tracker == "mlflow" else written  # SQLAlchemy's address is absolute
+    return command.format(shlex.quote(str(path)))
 
 
 def new_values(before: ServerState, after: ServerState, names: Sequence[str]) -> Iterator[tuple[str, str, float, int]]:
