@@ -30,6 +30,23 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = was
 
 
+@contextmanager
+def state_alone_changes(model: nn.Module) -> Iterator[None]:
+    """Afterwards buffers that are no part of the model's state are what they were, whatever passes made of them."""
+    before = [
+        (module, name, buffer)
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name in module._non_persistent_buffers_set
+    ]
+    values = {id(buffer): buffer.clone() for _, _, buffer in before}
+    try:
+        yield
+    finally:
+        for module, name, buffer in before:
+            setattr(module, name, values[id(buffer)])
+
+
 def batch_norm_layers(model: nn.Module, x: Tensor | None = None) -> dict[str, nn.Module]:
     """Batch-norm layers by module path.
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from medpfl.core.errors import first_line
+from medpfl.core.layers import state_alone_changes
 from medpfl.core.messages import Failure, Message, Update, Withheld
 from medpfl.core.own_loaders import LoaderError
 from medpfl.core.parameters import State, StateError
@@ -60,7 +61,8 @@ def answer(site: Party, message: Message, model: nn.Module) -> Update | Failure:
     site's log, and only the error's type leaves; of a mistake of a mechanism's form its name and the hook's.
     """
     try:
-        return site.handle(message, model)
+        with state_alone_changes(model):  # in one process another site is next
+            return site.handle(message, model)
     except WrongForm as error:
         told = words.WRONG_FORM(error.hook, error.mechanism, message.task)
         return Withheld(site.name, message.round, str(error), told)

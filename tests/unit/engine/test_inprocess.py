@@ -57,6 +57,14 @@ def test_sites_side_by_side_have_one_network_also_in_what_is_no_part_of_its_stat
     assert figures(one[0].history) == figures(many[0].history)
 
 
+@pytest.mark.parametrize("algorithm", ["local", "ditto"])
+def test_of_what_is_no_part_of_its_state_a_network_brings_nothing_from_one_site_to_the_next(algorithm):
+    one, many = (run(config(algorithm, model="tiny:Remembering"), workers=workers) for workers in (1, 3))
+    assert same_runs(one, many)
+    assert figures(one[0].history) == figures(many[0].history)
+    assert one[0].final == many[0].final
+
+
 def test_the_global_generator_and_the_threads_are_left():
     torch.manual_seed(1)
     before = torch.get_rng_state()

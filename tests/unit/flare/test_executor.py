@@ -10,6 +10,7 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from torch import nn
 
 from medpfl.config.run import make_config
 from medpfl.core.messages import Message, Update
@@ -67,7 +68,7 @@ def test_of_what_a_mechanism_gave_wrongly_its_names_leave_and_the_text_is_in_the
             raise WrongForm("proximal", "term", "its term gave 'Jane Doe', not a scalar tensor")
 
     executor = PersonalizedExecutor({})
-    executor._ready = Wrong(), None
+    executor._ready = Wrong(), nn.Identity()
     asked = FLModelUtils.to_shareable(message_to_model(Message("train", 1), 2))
     with caplog.at_level(logging.DEBUG):
         reply = executor.execute("train", asked, at_site(tmp_path), Signal())
@@ -91,7 +92,7 @@ def test_what_code_calls_what_it_made_as_it_ran_never_leaves(tmp_path, caplog, a
             return self.gate.passed("train", Update("site-1", 1, tensors, metrics, 1.0))
 
     executor = PersonalizedExecutor({})
-    executor._ready = Careless(), None
+    executor._ready = Careless(), nn.Identity()
     guesses = {"split": [what, "prototypes/John-Doe"]}
     asked = FLModelUtils.to_shareable(message_to_model(Message("train", 1, {}, guesses), 2))
     with caplog.at_level(logging.DEBUG):
@@ -111,7 +112,7 @@ def test_where_a_site_and_the_server_disagree_on_what_is_shared_is_named(tmp_pat
             raise StateError(NEWCOMERS_SPLIT("only there 'theirs'"))
 
     executor = PersonalizedExecutor({}) if task == "prepare" else JoinExecutor({}, {})
-    executor._ready = Other(), None
+    executor._ready = Other(), nn.Identity()
     asked = FLModelUtils.to_shareable(message_to_model(Message(task, 0, {}, {"split": ["theirs"]}), 2))
     reply = executor.execute(task, asked, at_site(tmp_path), Signal())
     assert reply.get_header(REASON) == "it and the server disagree on what is shared: only there 'theirs'"

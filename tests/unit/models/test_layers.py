@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from medpfl.core.errors import UserError
-from medpfl.core.layers import batch_norm_layers, classification_layer, weighted_layers
+from medpfl.core.layers import batch_norm_layers, classification_layer, state_alone_changes, weighted_layers
 from medpfl.models import build_model
 
 VIT = {"patch_size": 7, "hidden_size": 24, "mlp_dim": 48, "num_layers": 2, "num_heads": 3}
@@ -136,3 +136,16 @@ def test_batch_norm_is_found_by_type():
 def test_no_linear_layer():
     with pytest.raises(UserError, match="Sequential has no linear layer"):
         classification_layer(nn.Sequential(nn.Conv2d(1, 2, 1)))
+
+
+def test_what_is_no_part_of_the_state_is_afterwards_what_it_was_also_under_two_names():
+    model = nn.Sequential(nn.Linear(1, 1), nn.Module(), nn.Module())
+    for layer in model[1:]:
+        layer.register_buffer("aside", model[1].aside if layer is model[2] else torch.ones(2), persistent=False)
+    with pytest.raises(ValueError, match="in a pass"), state_alone_changes(model):
+        model[1].aside.add_(1)
+        model[2].aside = torch.zeros(3)
+        model[0].bias.data.fill_(7)
+        raise ValueError("in a pass")
+    assert model[1].aside.tolist() == [1, 1] and model[2].aside is model[1].aside
+    assert model[0].bias.item() == 7
