@@ -5,9 +5,12 @@ import json
 from statistics import fmean
 
 import pytest
+import tiny
 
 from medpfl.config.run import make_config
+from medpfl.engine.federation import Federation
 from medpfl.runs.experiment import run_experiment
+from medpfl.server.rounds import next_round
 from medpfl.training import loop
 from medpfl.training.loop import TrainingDiverged
 
@@ -110,3 +113,12 @@ def test_a_site_that_cannot_train_is_named_and_the_run_keeps_its_results(tmp_pat
     assert "forgetting" not in again
     assert again["final"] == first["final"]
     assert "forgetting was not measured: site-1: the training loss became nan" in again["notes"]
+
+
+@pytest.mark.parametrize(("method", "lasts"), [("scaffold", True), ("fedcurv", False)])
+def test_of_what_sites_send_beside_their_models_only_what_lasts_goes_with_the_round_after_the_last(method, lasts):
+    """A control variate is the round before's; sums of information are of models that are gone."""
+    run_config = tiny.config(method)
+    state, _ = tiny.run(run_config)
+    brought = next_round(tiny.plan_of(Federation.of(run_config)), state)["site-1"].tensors
+    assert any("/" in name for name in brought) is lasts

@@ -3,9 +3,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from plans import joined, make_plan, round_of
 from tiny import config as tiny_config
-from tiny import run
+from tiny import run, same
 
+from medpfl.algorithms.mixing import Uniform
 from medpfl.core.errors import UserError
 from medpfl.core.mixing import mix, restrict, sample_weights, uniform_weights
 
@@ -132,3 +134,12 @@ def test_a_matrix_that_is_none_ends_the_run(monkeypatch, matrix, words):
     monkeypatch.setattr(type(config.mixer), "matrix", lambda *_: matrix)
     with pytest.raises(UserError, match=words):
         run(config)
+
+
+def test_a_site_that_mixes_with_nobody_keeps_what_it_has(monkeypatch):
+    matrix = np.array([[0, 0, 0], [0.5, 0.5, 0], [0, 0, 1.0]])
+    monkeypatch.setattr(Uniform, "matrix", lambda self, run, state: matrix)
+    plan = make_plan("fedbn", mixing="uniform")
+    state = round_of(plan, joined(plan), 1, 3, 5)
+    assert same(state.shared["site-1"], plan.initial_shared)
+    assert [float(state.shared[s]["0.bias"][0]) for s in ("site-2", "site-3")] == [2.0, 5.0]

@@ -27,6 +27,12 @@ def test_a_number_of_samples_counts_ten_times_the_median_at_most():
     np.testing.assert_allclose(weights[0] * 145, [100, 10, 20, 10, 5])
 
 
+def test_it_is_told_once_and_not_in_every_round():
+    plan = make_plan()
+    start = joined(plan, samples=(10**9, 10, 20))
+    assert round_of(plan, round_of(plan, start, 1, 1, 1), 1, 1, 1).failures == start.failures != ()
+
+
 def test_the_largest_weight_is_a_setting():
     plan = make_plan(largest_weight=2)
     state = round_of(plan, joined(plan, samples=(1000, 10, 10)), 4, 0, 0)

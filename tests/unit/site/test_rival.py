@@ -91,3 +91,10 @@ def test_without_validation_cases_it_is_the_last_rounds():
     for site in rivals(data_args={"validation": 0}).values():
         assert site.rival.round == 3
         assert same(site.rival.best(), site.store.get(ALONE, 3))
+
+
+def test_a_loss_that_is_no_number_is_no_best_round(monkeypatch):
+    """Of a task of somebody else's: nothing compares with it, and no later round would be worse."""
+    losses = iter([0.5] * 3 + [float("nan")] * 3 + [0.7] * 3)  # of three sites in three rounds
+    monkeypatch.setattr(Task, "mean_loss", lambda *_: next(losses))
+    assert {site.rival.round for site in rivals().values()} == {1}
