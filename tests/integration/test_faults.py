@@ -10,6 +10,7 @@ from medpfl.core.lock import claimed
 from medpfl.flare.job.recipes import FedBNRecipe
 from medpfl.flare.transport.executor import TASKS
 from medpfl.server.checkpoint import load_checkpoint
+from medpfl.server.participation import drawn
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +72,21 @@ def test_a_site_that_stops_answering_is_left_behind(tmp_path, limit, value):
     assert results["rounds"][0]["participants"] == ["site-1", "site-3"]
     assert {f["site"] for f in results["failures"]} == {"site-2"}
     assert results["failures"][0]["reason"] == "no answer in time"
+
+
+def test_a_share_of_the_sites_outlives_one_of_two_who_fails(tmp_path):
+    """A round for which site-2 is drawn goes by without a mix, once the grace after the other one's answer is over."""
+    fields = {"sites": 3, "rounds": 3, "participation": 0.7, "grace": 10, "alone": "no", "seed": 1, "name": "drawn"}
+    recipe = FedBNRecipe(model=Net, data=slow_site_data, **fields)
+    recipe.execute(SimEnv(num_clients=3, workspace_root=str(tmp_path)))
+    results = json.loads((tmp_path / "drawn" / "server" / "simulate_job" / "results.json").read_text())
+    assert results["status"] == "finished"
+    each = [sorted(drawn(recipe.config, round_, recipe.config.site_names)) for round_ in (1, 2, 3)]
+    assert ["site-2" in sites for sites in each] == [True, True, False]
+    assert [r["participants"] for r in results["rounds"]] == [[], [], each[2]]
+    assert [r.get("unused") for r in results["rounds"]] == [["site-3"], ["site-1"], None]
+    assert results["failures"][0] == {"site": "site-2", "round": 1, "reason": "no answer in time"}
+    assert any("in rounds 1, 2: nothing was mixed" in note for note in results["notes"])
 
 
 def test_too_few_sites_end_the_run_with_a_reason(tmp_path):

@@ -157,7 +157,7 @@ RESERVED = {"personal", "model", "received", "sent", "optimizer", "finished", "u
 RESERVED |= {"alone", "alone_best", "alone_loss", "alone_finished", "alone_optimizer"}
 """Names under which a site keeps states of its own (:mod:`medpfl.site.store`, :mod:`medpfl.site.rival`,
 :mod:`medpfl.site.start`): no part of a method is called so."""
-_OF_A_ROUND = {"round", "seconds", "participants", "following", "sites"}
+_OF_A_ROUND = {"round", "seconds", "participants", "unused", "following", "sites"}
 """Nor as what the record of a round has beside what parts report."""
 _OF_RESULTS = {"schema", "status", "algorithm", "title", "measures", "choices", "further", "each_round", "heads"}
 _OF_RESULTS |= {"init", "privacy", "pretrained", "config", "environment", "data", "rounds", "selected_round"}

@@ -16,7 +16,7 @@ class Progress:
         round: finished rounds.
         answered: sites that have answered in the step under way.
         expected: sites that were asked.
-        note: what a job waits for, for whom a step waits while no further answer comes, or how long the server is asked.
+        note: what a job waits for, for whom a step waits while no answer comes, or how long the server is asked.
     """
 
     phase: str

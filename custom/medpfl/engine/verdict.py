@@ -49,7 +49,8 @@ def verdict(plan: Plan, state: ServerState) -> dict[str, Any] | None:
 
 def missed_rounds(state: ServerState) -> list[str]:
     """Of which sites a gain may be too large, since they trained in few of the rounds, alone too."""
-    rounds = [{*record.get("participants", ()), *record.get("following", ())} for record in state.history]
+    there = ("participants", "unused", "following")
+    rounds = [{site for how in there for site in record.get(how, ())} for record in state.history]
     took_part = {site: sum(site in present for present in rounds) for site in _told(state)}
     few = {site: number for site, number in took_part.items() if number < (1 - _MISSED) * len(rounds)}
     if not few:
@@ -71,13 +72,19 @@ def drawn_rounds(config: RunConfig, state: ServerState) -> list[str]:
     least, most = min(numbers), max(numbers)
     each = f"each site did in {least}" if least == most else f"sites did in {least} to {most}"
     never = [site for site in state.samples if not trained[site]]
+    over = [str(record["round"]) for record in state.history if not record["participants"]]
     said = [
         f"In a round {config.turnout.trained} of {config.sites} sites were drawn to train, and {each} of "
         f"{count(len(state.history), 'round')}; the others followed{_ALONE if config.has_rival else ''}."
     ]
-    return said + (
-        [f"Trained in no round, not drawn or without an answer that was used: {', '.join(never)}."] if never else []
-    )
+    if over:
+        said.append(
+            f"Too few of those who were drawn gave a usable answer in round{'s' * (len(over) > 1)} {', '.join(over)}: "
+            "nothing was mixed, and others were drawn for the next one."
+        )
+    if never:
+        said.append(f"Trained in no round, not drawn or without an answer that was used: {', '.join(never)}.")
+    return said
 
 
 def _told(state: ServerState) -> dict[str, Any]:

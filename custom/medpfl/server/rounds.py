@@ -18,13 +18,14 @@ from medpfl.core.channels import carried, require_tensors
 from medpfl.core.errors import RunEnded, UserError
 from medpfl.core.measure import LOSS
 from medpfl.core.messages import Failure, Message, NotAsked, Update, named
+from medpfl.core.numbers_in_words import count
 from medpfl.core.parameters import State, StateError
 from medpfl.core.plain import require_json
 from medpfl.core.server_state import Phase, ServerState
 from medpfl.core.statefile import serialised_bytes
 from medpfl.server.magnitude import Shares, check_magnitudes
 from medpfl.server.moving import moved_states
-from medpfl.server.participation import counting, drawn
+from medpfl.server.participation import counting, drawn, passed_over
 from medpfl.server.state import Plan
 from medpfl.server.updates import bytes_of, check_update, in_words
 from medpfl.server.weighing import (
@@ -112,8 +113,10 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
         for u in following + working
         if (earlier := u.metrics.get("restored_round")) is not None
     ]
-    counted = newcomers if state.phase == "prepare" else working
-    _require_quorum(plan, state.phase, counted, failures, expected)
+    over = state.phase == "train" and passed_over(plan.config, state.history, len(working), len(following))
+    if not over:
+        counted = newcomers if state.phase == "prepare" else working
+        _require_quorum(plan, state.phase, counted, failures, expected)
     sizes = {u.site: _sizes(expected[u.site], u) for u in usable}
     unable = [r.site for r in replies if isinstance(r, Failure) and not isinstance(r, NotAsked)]
     travelled = [*sizes.values(), *_sizes_of_unused(expected, refused, unable, usable)]
@@ -125,7 +128,11 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
             said = {"pretrained": plan.given_f, "judged": plan.judged, "selection": _selection(plan, newcomers)}
             return replace(joined, phase="train", **said)
         case "train":
-            return _join(plan, _finish_round(plan, state, working, following, shares, sizes, seconds), newcomers)
+            state = _with_validation(plan, state, [*working, *following]) if state.round else state
+            mixed, unused = ([], working) if over else (working, [])
+            state = with_sent(plan, state, unused)[0]  # what is asked once is not asked again
+            state = _finish_round(plan, state, mixed, unused, following, shares, sizes, seconds)
+            return _join(plan, state, newcomers)
         case "validate":
             return replace(_with_validation(plan, state, working), phase="test")
         case _:
@@ -201,7 +208,7 @@ def _require_quorum(
                 told.setdefault(failure.reason, []).append(failure.site)
         reasons = "; ".join(f"{_some(sites)}: {reason}" for reason, sites in islice(told.items(), 3))
         raise (QuorumNotMet if phase == "prepare" else QuorumLost)(
-            f"{len(usable)} usable answers in phase {phase!r}, the quorum is {quorum} of "
+            f"{count(len(usable), 'usable answer')} in phase {phase!r}, the quorum is {quorum} of "
             f"{drawn_of}{plan.config.sites} sites ({reasons}{'; ...' if len(told) > 3 else ''})"
         )
 
@@ -241,18 +248,18 @@ def _finish_round(
     plan: Plan,
     state: ServerState,
     updates: Sequence[Update],
+    unused: Sequence[Update],
     following: Sequence[Update],
     shares: Shares,
     sizes: Mapping[str, dict[str, int]],
     seconds: float,
 ) -> ServerState:
     config = plan.config
-    if state.round:
-        state = _with_validation(plan, state, [*updates, *following])
     record = {
         "round": state.round + 1,
         "seconds": seconds,
         "participants": [u.site for u in updates],
+        **({} if updates else {"unused": [u.site for u in unused]}),
         **({"following": [u.site for u in following]} if plan.config.turnout.draws else {}),
         "sites": {
             u.site: {
@@ -266,18 +273,24 @@ def _finish_round(
             for u in updates
         },
     }
-    present = [config.places[u.site] for u in updates]
-    of_updates = made_of_updates(config.mixer)
+    state, means = _mixed(plan, state, updates) if updates else (state, {})
+    round_ = state.round + 1
+    phase: Phase = "validate" if round_ == config.rounds else "train"
+    state = replace(state, phase=phase, round=round_, history=(*state.history, record))
+    return state if phase == "validate" else _with_steps(plan, state, means, len(updates))
+
+
+def _mixed(plan: Plan, state: ServerState, updates: Sequence[Update]) -> tuple[ServerState, Mapping[str, State]]:
+    """The state with the updates in its shared states, and the means of what came beside them by channel."""
+    present = [plan.config.places[u.site] for u in updates]
+    of_updates = made_of_updates(plan.config.mixer)
     weights = None if of_updates else mixing_matrix(plan, state, present)
     state, means = with_sent(plan, state, updates)
     if of_updates:
         state, weights = weights_of_updates(plan, state, present, updates)
     shared = mixed_states(plan, state, weights, [u.tensors for u in updates])
     state, shared = moved_states(plan, state, shared, len(updates))
-    round_ = state.round + 1
-    phase: Phase = "validate" if round_ == config.rounds else "train"
-    state = replace(state, phase=phase, round=round_, shared=shared, history=(*state.history, record))
-    return state if phase == "validate" else _with_steps(plan, state, means, len(updates))
+    return replace(state, shared=shared), means
 
 
 def _with_steps(plan: Plan, state: ServerState, means: Mapping[str, State], present: int) -> ServerState:

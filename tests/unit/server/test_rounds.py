@@ -114,7 +114,7 @@ def test_without_a_quorum_the_state_is_intact(phase):
     before = ServerState() if phase == "prepare" else joined(plan)
     replies = [hello("site-1")] if phase == "prepare" else [trained(plan, "site-1", 1, 1)]
     replies.append(Failure("site-2", 0, "the disk is full"))
-    with pytest.raises(QuorumNotMet, match=f"1 usable answers in phase '{phase}', the quorum is 2 of 3") as caught:
+    with pytest.raises(QuorumNotMet, match=f"1 usable answer in phase '{phase}', the quorum is 2 of 3") as caught:
         advance(plan, before, replies, 0)
     assert "site-2: the disk is full; site-3: no answer in time" in str(caught.value)
     assert before.round == 0
@@ -126,7 +126,7 @@ def test_a_site_that_says_hello_late_is_none_of_a_rounds_quorum():
     """Else one site's own update could become everybody's mix."""
     plan = make_plan()
     state = advance(plan, ServerState(), [hello("site-1"), hello("site-2")], 0)
-    with pytest.raises(QuorumNotMet, match="1 usable answers in phase 'train', the quorum is 2 of 3"):
+    with pytest.raises(QuorumNotMet, match="1 usable answer in phase 'train', the quorum is 2 of 3"):
         advance(plan, state, [trained(plan, "site-1", 1, 8), hello("site-3")], 0)
 
 

@@ -201,6 +201,7 @@ class PersonalizedController(BaseFedAvg):
             )
         started = time.monotonic()
         task, quorum = counting(config, [message.task for message in outgoing.values()])
+        goes_on = task is not None and config.turnout.draws  # without the quorum: others are drawn for the next round
         patience = names_at = None
         counted = 0
         while self.get_num_standing_tasks() and not self._aborted():
@@ -208,12 +209,11 @@ class PersonalizedController(BaseFedAvg):
             with self._lock:
                 there = [s for s, r in self._replies.items() if isinstance(r, Update)]
             usable = sum(s in outgoing and task in (None, outgoing[s].task) for s in there)
-            if patience is None and usable > counted:
-                counted, names_at = usable, spent + max(_NAMED_AFTER, spent)
+            if counted < quorum and usable > counted:
+                counted, names_at = usable, spent + max(_NAMED_AFTER, spent if usable < quorum else 0)
+                if goes_on or usable >= quorum:
+                    patience = spent + (config.grace if config.grace is not None else max(_LEAST_GRACE, 10 * spent))
                 self._progress = replace(self._progress, note="")
-            if patience is None and usable >= quorum:
-                patience = spent + (config.grace if config.grace is not None else max(_LEAST_GRACE, 10 * spent))
-                names_at = spent + _NAMED_AFTER
             until = config.timeout if patience is None else patience
             if names_at is not None and names_at <= spent < until:
                 self._name_the_late(outgoing, until - spent, quorum - usable)
