@@ -1,6 +1,7 @@
 """What a folder keeps of a job by which sites join; here the server's answers are given."""
 
 import json
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -65,7 +66,7 @@ def server(monkeypatch):
 @pytest.fixture
 def run(tmp_path):
     """The folder of a run at a real federation."""
-    folder = tmp_path / "run"
+    folder = tmp_path / "a run"
     folder.mkdir()
     note = {"job": "id", "experiment": "first-a1b2c3", "config": config("fedbn").model_dump(mode="json")}
     (folder / "job.json").write_text(json.dumps(note))
@@ -81,8 +82,10 @@ def test_a_join_that_is_no_longer_followed_is_followed_again(server, run, tmp_pa
     server.ends = KeyboardInterrupt()
     with pytest.raises(
         Interrupted, match=r"job job-1 goes on at the server: the same command follows it again, .*job-1"
-    ):
+    ) as stopped:
         start(run, out)
+    how = shlex.split(str(stopped.value).split("`")[1])
+    assert how == ["nvflare", "job", "abort", "job-1", "--startup-kit", str(run), "--force"]
     note = json.loads((out / "join-job.json").read_text())
     assert (note["job"], note["experiment"]) == ("job-1", "first-a1b2c3")
     assert "token" not in note

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from medpfl.core.errors import Interrupted, UserError
@@ -58,7 +59,7 @@ def going_on(system: System, job: str, kit: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         raise Interrupted(
             f"job {job} goes on at the server: {system.again} follows it again, `nvflare job abort {job} "
-            f"--startup-kit {kit}` stops it"
+            f"--startup-kit {quote(str(kit))} --force` stops it"
         ) from None
 
 
