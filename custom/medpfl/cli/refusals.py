@@ -39,6 +39,6 @@ def require_of_no_file(*specs: str) -> None:
         module, _, name = spec.partition(":")
         raise UserError(
             f"{name} is of the file {module}, which is no installed package: sites would not find it. Put it into a "
-            "package (docs/own.md), which they install, too; a network's and data's file travels in the job of a recipe "
+            "package (docs/own.md), which they install, too; a network's or data's file travels in a recipe's job "
             "(docs/flare.md)"
         )

@@ -277,7 +277,8 @@ def _finish_round(
     round_ = state.round + 1
     phase: Phase = "validate" if round_ == config.rounds else "train"
     state = replace(state, phase=phase, round=round_, history=(*state.history, record))
-    return state if phase == "validate" else _with_steps(plan, state, means, len(updates))
+    # Where nothing was mixed, what goes beside the models is of what is there already.
+    return state if phase == "validate" or not updates else _with_steps(plan, state, means, len(updates))
 
 
 def _mixed(plan: Plan, state: ServerState, updates: Sequence[Update]) -> tuple[ServerState, Mapping[str, State]]:

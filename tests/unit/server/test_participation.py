@@ -15,6 +15,7 @@ from medpfl.core.messages import Failure, Update
 from medpfl.core.server_state import ServerState
 from medpfl.core.statefile import serialised_bytes
 from medpfl.engine.verdict import drawn_rounds, missed_rounds
+from medpfl.server import rounds
 from medpfl.server.participation import counting, drawn
 from medpfl.server.rounds import QuorumLost, QuorumNotMet, advance, messages
 from medpfl.site.rival import ALONE
@@ -237,10 +238,13 @@ def test_a_last_round_of_too_few_is_judged_and_tested_like_any():
 
 
 @pytest.mark.parametrize("algorithm", ["fedbn", "scaffold", "fedcurv", "fedadam", "ditto", "f-fedap", "fedblend"])
-def test_a_run_goes_on_after_a_round_of_too_few(algorithm):
+def test_a_run_goes_on_after_a_round_of_too_few(algorithm, monkeypatch):
     """Of any method; and what a site is asked for once it gives once, also in such a round (f-FedAP's statistics)."""
     run_ = share(algorithm=algorithm, rounds=5, alone="yes", settings={"finetune_steps": 5})
-    asked, states = Counter(), []
+    asked, states, stepped, steps = Counter(), [], [], rounds._with_steps
+    monkeypatch.setattr(
+        rounds, "_with_steps", lambda plan, now, *of: stepped.append(now.round) or steps(plan, now, *of)
+    )
 
     def fail_in_two(sites):
         for name, site in sites.items():
@@ -265,6 +269,10 @@ def test_a_run_goes_on_after_a_round_of_too_few(algorithm):
         assert same(shared, after[3].shared[site])
     for name, kept in after[1].moved_by.items():
         assert same(kept, after[3].moved_by[name])
+    assert stepped == [1, 4]  # an impression, say, is of the models that are there still
+    assert after[1].common.keys() == after[3].common.keys()
+    for name, common in after[1].common.items():
+        assert same(common, after[3].common[name])
     once = [times for (_, what), times in asked.items() if what == "statistics"]
     assert set(once) <= {1} and bool(once) == (algorithm == "f-fedap")
     assert len(state.final) == 5
